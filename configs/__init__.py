@@ -1,0 +1,1 @@
+"""The shipped YAML files: models/ holds architectures, runs/ holds whole runs."""

@@ -1,0 +1,54 @@
+"""Rows of token ids as tensors on a device."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+IGNORED = -100
+"""Label of a target that is not counted."""
+
+
+class ArrayBatch(Protocol):
+    """What the data loader gives: numpy arrays [rows, sequence], the last two may be absent."""
+
+    tokens: np.ndarray
+    labels: np.ndarray
+    positions: np.ndarray | None
+    document_ids: np.ndarray | None
+
+
+class TorchBatch(NamedTuple):
+    """Rows of one forward pass; int64 tensors [rows, sequence]."""
+
+    tokens: torch.Tensor
+    labels: torch.Tensor
+    """The next token of each place, -100 where it is not counted."""
+    positions: torch.Tensor | None = None
+    document_ids: torch.Tensor | None = None
+
+    def counted(self) -> int:
+        """The number of targets that count in the loss."""
+        return int((self.labels != IGNORED).sum())
+
+
+def to_torch(batch: ArrayBatch, device: torch.device | str) -> TorchBatch:
+    """The same rows on a device, int64."""
+
+    def move(array: np.ndarray | None) -> torch.Tensor | None:
+        return None if array is None else torch.as_tensor(array, dtype=torch.int64).to(device, non_blocking=True)
+
+    tokens, labels = move(batch.tokens), move(batch.labels)
+    assert tokens is not None and labels is not None
+    return TorchBatch(tokens, labels, move(batch.positions), move(batch.document_ids))
+
+
+def micro_batches(batch: TorchBatch, size: int) -> list[TorchBatch]:
+    """The rows in portions of `size`, in order; raises ValueError where `size` does not divide the rows."""
+    rows = len(batch.tokens)
+    if rows % size:
+        raise ValueError(f"{rows} rows cannot be cut into micro-batches of {size}")
+    parts = [[None] * (rows // size) if field is None else field.split(size) for field in batch]
+    return [TorchBatch(*fields) for fields in zip(*parts, strict=True)]

@@ -1,0 +1,72 @@
+"""What is minimised, and how its sums over ranks become one step's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from megaxf.engine.batch import TorchBatch
+from megaxf.engine.protocol import StepResult
+from megaxf.models.loss import chunked_cross_entropy
+from megaxf.parallel.collectives import sum_numbers
+from megaxf.parallel.mesh import Axis
+
+CHUNK_SIZE = 1024
+"""Targets whose logits exist at one time."""
+
+
+class Objective(torch.nn.Module):
+    """A language model together with its loss, so that an engine sees one forward pass from tokens to a number."""
+
+    def __init__(self, model: torch.nn.Module, z_loss: float) -> None:
+        super().__init__()
+        self.model = model
+        self.z_loss = z_loss
+
+    def forward(self, batch: TorchBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """(loss, negative log-likelihood), each summed over the counted targets; fp32 scalars, the second detached."""
+        hidden = self.model(batch.tokens, document_ids=batch.document_ids, positions=batch.positions)
+        return chunked_cross_entropy(
+            hidden.flatten(0, 1),
+            self.model.head_weight(),
+            batch.labels.flatten(),
+            chunk_size=CHUNK_SIZE,
+            z_loss=self.z_loss,
+        )
+
+
+class Sums:
+    """The sums of one step, over its micro-batches and the data axis.
+
+    One message before the forward passes, the number of targets, which every gradient is divided by; one after them.
+    """
+
+    def __init__(self, batches: Sequence[TorchBatch], axis: Axis, device: torch.device) -> None:
+        self._axis, self._device = axis, device
+        self.tokens = int(sum_numbers([sum(batch.counted() for batch in batches)], axis, device)[0])
+        self.scale = 1 / max(self.tokens, 1)
+        """What a summed loss is multiplied by; a batch without a target gives a gradient of zero."""
+        self._loss = torch.zeros(2, dtype=torch.float64, device=device)
+
+    def add(self, loss: torch.Tensor, nll: torch.Tensor) -> None:
+        """Count one micro-batch in, without waiting for the device."""
+        self._loss += torch.stack([loss.detach(), nll.detach()])
+
+    def result(self, grad_norm: float) -> StepResult:
+        """The numbers of the step; collective."""
+        loss, nll = sum_numbers(list(self._loss), self._axis, self._device)
+        return StepResult(nll * self.scale, (loss - nll) * self.scale, grad_norm, self.tokens)
+
+
+@contextmanager
+def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
+    """No gradients and no training behaviour inside; as it was afterwards."""
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        module.train(was_training)

@@ -1,0 +1,38 @@
+"""AdamW (arXiv 1711.05101) with weight decay on matrices only.
+
+Matrices decay, the embedding table and the head among them; norm weights and biases, which have one dimension, do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from megaxf.config import Optimizer
+
+
+def parameter_groups(parameters: Mapping[str, torch.nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """The parameters in model order, those that decay first; no group is empty."""
+    decaying = [p for p in parameters.values() if p.dim() > 1]
+    others = [p for p in parameters.values() if p.dim() <= 1]
+    groups = [{"params": decaying, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def build_adamw(parameters: Mapping[str, torch.nn.Parameter], settings: Optimizer) -> torch.optim.AdamW:
+    """torch's AdamW in its fused form; the learning rate is set before each step."""
+    return torch.optim.AdamW(
+        parameter_groups(parameters, settings.weight_decay),
+        lr=settings.learning_rate,
+        betas=settings.betas,
+        eps=settings.eps,
+        fused=True,
+    )
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """The rate of every group from the next step on."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate

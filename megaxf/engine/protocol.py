@@ -1,0 +1,68 @@
+"""What the training loop, the checkpoint and the converter may ask of an engine, whichever holds the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+import torch
+
+from megaxf.engine.batch import TorchBatch
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""What AdamW keeps of each parameter, by torch's names."""
+
+
+class StepResult(NamedTuple):
+    """One optimizer step, the same numbers on every rank."""
+
+    loss: float
+    """Mean negative log-likelihood of the counted targets of the global batch, in nats; 0 where none is counted."""
+    z_loss: float
+    """Mean penalty on the log-partition, already weighted by its coefficient; part of the gradient, not of `loss`."""
+    grad_norm: float
+    """Length of the gradient of all parameters before clipping."""
+    tokens: int
+    """Counted targets of the global batch."""
+
+
+class Engine(Protocol):
+    """A model with its optimizer, cut over ranks in some way.
+
+    What is marked collective is called by every rank, in one order.
+    """
+
+    optimizer_step: int
+    """Updates made so far (AdamW's count); set it after write_state when loading."""
+
+    def train_step(self, micro_batches: Sequence[TorchBatch], learning_rate: float) -> StepResult:
+        """One update from this rank's share of the global batch; collective.
+
+        The gradient is that of (sum of the loss over all targets of all ranks) / (their number), however it is cut.
+        """
+        ...
+
+    def evaluate(self, batch: TorchBatch) -> tuple[float, int]:
+        """This rank's sum of negative log-likelihoods and its number of targets; leaves the training state alone.
+
+        Collective in so far as every rank has to call it equally often: parameters may be spread over ranks.
+        """
+        ...
+
+    def state_names(self) -> list[str]:
+        """The parameters by name, in the model's order; a tied parameter once."""
+        ...
+
+    def read_state(self, name: str) -> dict[str, torch.Tensor]:
+        """The whole fp32 tensors of one parameter on the CPU: "master", and after the first step "exp_avg" and
+        "exp_avg_sq"; collective."""
+        ...
+
+    def write_state(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Set what `read_state` gives, the model's own weights too; without moments they start anew; collective."""
+        ...
+
+    def model_for_inference(self) -> AbstractContextManager[torch.nn.Module]:
+        """The model with whole weights, in evaluation mode, while the context lasts; collective."""
+        ...

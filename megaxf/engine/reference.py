@@ -1,0 +1,118 @@
+"""The plain-torch engine: the whole optimizer on every rank, gradients summed over ranks. `engine.zero_stage: 0`.
+
+Every layout is tested against this one, so it is written to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from megaxf.config import Run
+from megaxf.engine.batch import TorchBatch
+from megaxf.engine.gradient import FlatGradient, accumulate_into
+from megaxf.engine.objective import Objective, Sums, evaluation_mode
+from megaxf.engine.optimizer import build_adamw, set_learning_rate
+from megaxf.engine.protocol import MOMENTS, StepResult
+from megaxf.parallel.mesh import Mesh
+
+
+class ReferenceEngine:
+    """See megaxf.engine.protocol.Engine."""
+
+    def __init__(self, run: Run[Any], model: torch.nn.Module, mesh: Mesh, device: torch.device) -> None:
+        self._axis, self._device = mesh.axis("data"), device
+        self._clip = run.train.gradient_clip
+        self._objective = Objective(model, run.train.z_loss)
+        self._weights = dict(model.named_parameters())
+        self._masters = _masters(self._weights, run.train.precision)
+        self._gradient = FlatGradient(self._masters.values())
+        self._optimizer = build_adamw(self._masters, run.optimizer)
+        self._optimizer_step = 0
+
+    def train_step(self, micro_batches: Sequence[TorchBatch], learning_rate: float) -> StepResult:
+        """One update; see the protocol."""
+        sums = Sums(micro_batches, self._axis, self._device)
+        self._gradient.zero()
+        for batch in micro_batches:
+            loss, nll = self._objective(batch)
+            (loss * sums.scale).backward()
+            sums.add(loss, nll)
+        self._gradient.sum_over(self._axis)
+        norm = self._gradient.clip(self._clip)
+        set_learning_rate(self._optimizer, learning_rate)
+        self._optimizer.step()
+        self._optimizer_step += 1
+        for name in self._weights:
+            self._refresh(name)
+        return sums.result(norm)
+
+    def evaluate(self, batch: TorchBatch) -> tuple[float, int]:
+        """Local sum and count; see the protocol."""
+        with evaluation_mode(self._objective):
+            return float(self._objective(batch)[1]), batch.counted()
+
+    def state_names(self) -> list[str]:
+        """See the protocol."""
+        return list(self._weights)
+
+    def read_state(self, name: str) -> dict[str, torch.Tensor]:
+        """See the protocol."""
+        master = self._masters[name]
+        state = self._optimizer.state.get(master, {})
+        tensors = {"master": master, **{key: state[key] for key in MOMENTS if key in state}}
+        return {key: tensor.detach().to("cpu", copy=True) for key, tensor in tensors.items()}
+
+    def write_state(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """See the protocol."""
+        master = self._masters[name]
+        with torch.no_grad():
+            master.copy_(tensors["master"])
+        self._refresh(name)
+        self._optimizer.state.pop(master, None)
+        if MOMENTS[0] in tensors:
+            step = torch.tensor(float(self._optimizer_step), device=self._device)
+            moments = {key: tensors[key].to(self._device, torch.float32, copy=True) for key in MOMENTS}
+            self._optimizer.state[master] = {"step": step, **moments}
+
+    @property
+    def optimizer_step(self) -> int:
+        """Updates made so far."""
+        return self._optimizer_step
+
+    @optimizer_step.setter
+    def optimizer_step(self, step: int) -> None:
+        self._optimizer_step = step
+        for state in self._optimizer.state.values():
+            state["step"].fill_(step)
+
+    @contextmanager
+    def model_for_inference(self) -> Iterator[torch.nn.Module]:
+        """See the protocol."""
+        with evaluation_mode(self._objective):
+            yield self._objective.model
+
+    def _refresh(self, name: str) -> None:
+        """Bring the weight that the model computes with up to its master."""
+        weight, master = self._weights[name], self._masters[name]
+        if weight is not master:
+            with torch.no_grad():
+                weight.copy_(master)
+
+
+def _masters(weights: Mapping[str, torch.nn.Parameter], precision: str) -> dict[str, torch.nn.Parameter]:
+    """The fp32 parameters that are optimised: in fp32 the weights themselves, in bf16 copies beside them.
+
+    The copies start at the rounded weights, as DeepSpeed's do.
+    """
+    if precision == "fp32":
+        return dict(weights)
+    masters = {}
+    for name, weight in weights.items():
+        weight.data = weight.data.to(torch.bfloat16)
+        masters[name] = torch.nn.Parameter(weight.detach().float())
+        accumulate_into(masters[name], weight)
+    return masters

@@ -1,0 +1,1 @@
+"""Ranks, the groups they form, and what is said between them."""

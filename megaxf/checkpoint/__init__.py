@@ -1,0 +1,34 @@
+"""Checkpoints without a layout: whole tensors by name, complete or not there at all.
+
+    save(folder, step, engine, extra, mesh, config=text, tokenizer=path, keep_last=2)
+    path = find_latest(folder, mesh)
+    extra = load(path, engine, mesh)            # or load_latest(folder, engine, mesh), which falls back when damaged
+    weights = read_weights(path)                # name -> fp32 tensor, read when asked for
+
+What lies in `step-00000012`:
+
+    tensors/        torch.distributed.checkpoint files: `<parameter>/master`, `/exp_avg`, `/exp_avg_sq`, fp32
+    state.json      step, AdamW's step, shapes, and what the training loop gave as `extra`
+    config.yaml     the resolved configuration
+    tokenizer/      the tokenizer's files
+    manifest.json   size and checksum of each file, written last
+"""
+
+from megaxf.checkpoint.errors import CheckpointError, DamagedCheckpoint
+from megaxf.checkpoint.finding import find_latest, list_checkpoints, resolve
+from megaxf.checkpoint.loading import load, load_latest
+from megaxf.checkpoint.saving import save
+from megaxf.checkpoint.weights import read_config, read_weights
+
+__all__ = [
+    "CheckpointError",
+    "DamagedCheckpoint",
+    "find_latest",
+    "list_checkpoints",
+    "load",
+    "load_latest",
+    "read_config",
+    "read_weights",
+    "resolve",
+    "save",
+]

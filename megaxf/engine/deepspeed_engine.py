@@ -73,6 +73,10 @@ class ZeroEngine:
         """See the protocol."""
         return list(self._weights)
 
+    def state_shapes(self) -> dict[str, torch.Size]:
+        """See the protocol."""
+        return {name: getattr(weight, "ds_shape", weight.shape) for name, weight in self._weights.items()}
+
     def read_state(self, name: str) -> dict[str, torch.Tensor]:
         """See the protocol."""
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state

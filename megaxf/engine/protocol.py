@@ -54,6 +54,10 @@ class Engine(Protocol):
         """The parameters by name, in the model's order; a tied parameter once."""
         ...
 
+    def state_shapes(self) -> dict[str, torch.Size]:
+        """The whole shape of each parameter, in the same order; nothing is moved."""
+        ...
+
     def read_state(self, name: str) -> dict[str, torch.Tensor]:
         """The whole fp32 tensors of one parameter on the CPU: "master", and after the first step "exp_avg" and
         "exp_avg_sq"; collective."""

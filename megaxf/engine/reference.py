@@ -59,6 +59,10 @@ class ReferenceEngine:
         """See the protocol."""
         return list(self._weights)
 
+    def state_shapes(self) -> dict[str, torch.Size]:
+        """See the protocol."""
+        return {name: weight.shape for name, weight in self._weights.items()}
+
     def read_state(self, name: str) -> dict[str, torch.Tensor]:
         """See the protocol."""
         master = self._masters[name]

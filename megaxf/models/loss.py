@@ -1,0 +1,125 @@
+"""Cross-entropy from hidden states, in chunks: the logits of all tokens never exist at one time.
+
+The gradients are made in the same pass, while a chunk's logits are at hand. Kept for the backward pass are then only
+two tensors of the shapes of the hidden states and of the weight.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+IGNORED = -100
+"""Label of a target that is not counted."""
+
+
+def chunked_cross_entropy(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    chunk_size: int | None = None,
+    z_loss: float = 0.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss of logits = hidden @ weight^T, summed (not averaged) over the counted labels.
+
+    hidden: [tokens, hidden]; weight: [vocab, hidden]; labels: [tokens] int64, -100 where not counted.
+    chunk_size: tokens whose logits exist at one time; by default what suits the device.
+    z_loss: coefficient of log(sum(exp(logits)))^2 (PaLM, arXiv 2204.02311).
+    Returns fp32 scalars (loss = nll + z_loss term, nll), the second detached. `loss` can be differentiated once.
+    Raises ValueError for a label outside the vocabulary (on a GPU, where that would wait for the device, a device-side
+    assertion).
+    """
+    _check_labels(labels, weight.shape[0])
+    rows = chunk_size or _chunk_rows(weight)
+    return _ChunkedCrossEntropy.apply(hidden, weight, labels, rows, z_loss, torch.is_grad_enabled())
+
+
+def _check_labels(labels: torch.Tensor, vocab: int) -> None:
+    wrong = (labels != IGNORED) & ((labels < 0) | (labels >= vocab))
+    if labels.device.type != "cpu":
+        torch._assert_async(~wrong.any(), f"a label is outside 0..{vocab - 1} and not {IGNORED}")
+    elif wrong.any():
+        raise ValueError(
+            f"label {int(labels[wrong][0])} is outside the vocabulary, 0..{vocab - 1} ({IGNORED} is not counted); "
+            "was the data made with another tokenizer?"
+        )
+
+
+def _chunk_rows(weight: torch.Tensor) -> int:
+    """Few enough for a CPU's cache, enough for a GPU's matrix units."""
+    elements = 2**23 if weight.device.type == "cpu" else 2**28
+    return max(256, elements // weight.shape[0])
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """See chunked_cross_entropy."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        labels: torch.Tensor,
+        rows: int,
+        z_loss: float,
+        grad_enabled: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        wants_hidden, wants_weight = (grad_enabled and needed for needed in ctx.needs_input_grad[:2])
+        ctx.hidden_gradient = torch.empty_like(hidden) if wants_hidden else None
+        gradient = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
+        sums = torch.zeros(2, dtype=torch.float32, device=hidden.device)
+        for start in range(0, len(labels), rows):
+            chunk = slice(start, start + rows)
+            logits = hidden[chunk] @ weight.t()
+            terms, logits_gradient = _chunk(logits.float(), labels[chunk], z_loss, wants_hidden or wants_weight)
+            sums += terms
+            if logits_gradient is None:
+                continue
+            logits_gradient = logits_gradient.to(weight.dtype)
+            if ctx.hidden_gradient is not None:
+                torch.mm(logits_gradient, weight, out=ctx.hidden_gradient[chunk])
+            if gradient is not None:
+                _add_product(gradient, logits_gradient.t(), hidden[chunk])
+        ctx.weight_gradient = None if gradient is None else gradient.to(weight.dtype)
+        nll, z = sums.unbind()
+        loss, nll = nll + z_loss * z, nll.clone()
+        ctx.mark_non_differentiable(nll)
+        ctx.used = False
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx: Any, scale: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if ctx.used:
+            raise RuntimeError("chunked_cross_entropy can be differentiated once: its gradients are scaled in place")
+        ctx.used = True
+        gradients = [ctx.hidden_gradient, ctx.weight_gradient]
+        ctx.hidden_gradient = ctx.weight_gradient = None
+        return *(None if g is None else g.mul_(scale) for g in gradients), None, None, None, None
+
+
+def _chunk(
+    logits: torch.Tensor, labels: torch.Tensor, z_loss: float, wants_gradient: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(sum of nll, sum of squared log-partition) and the gradient of nll + z_loss * squares, which overwrites logits."""
+    counted = (labels != IGNORED).float()
+    targets = labels.clamp(min=0)[:, None]
+    target_logits = logits.gather(1, targets)[:, 0]
+    largest = logits.amax(1, keepdim=True)
+    total = logits.sub_(largest).exp_().sum(1)
+    log_partition = total.log() + largest[:, 0]
+    terms = torch.stack([(counted * (log_partition - target_logits)).sum(), (counted * log_partition.square()).sum()])
+    if not wants_gradient:
+        return terms, None
+    share = counted * (1 + 2 * z_loss * log_partition) / total
+    logits.mul_(share[:, None]).scatter_add_(1, targets, -counted[:, None])
+    return terms, logits
+
+
+def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """total += left @ right, with the sum in fp32 whatever the dtype of the factors."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total.add_(left @ right)

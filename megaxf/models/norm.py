@@ -1,0 +1,24 @@
+"""RMSNorm (arXiv 1910.07467)."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension.
+
+    The quotient is computed in fp32 and rounded to the dtype of x before it meets the weight, as Llama does.
+    """
+
+    def __init__(self, size: int, eps: float, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(size, dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., size] -> [..., size]"""
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return normed.to(x.dtype) * self.weight

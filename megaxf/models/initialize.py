@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,7 +25,7 @@ def initialize(model: nn.Module, seed: int) -> None:
                 parameter.copy_(_normal(seed, name, parameter.shape) * _standard_deviation(model, name))
 
 
-def _standard_deviation(model: nn.Module, name: str) -> float:
+def _standard_deviation(model: Any, name: str) -> float:
     residual = name.endswith(model.residual_projections)
     depth = 2 * model.config.num_hidden_layers if residual else 1
     return model.config.initializer_range / math.sqrt(depth)

@@ -102,7 +102,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 def _chunk(
     logits: torch.Tensor, labels: torch.Tensor, z_loss: float, wants_gradient: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """(sum of nll, sum of squared log-partition) and the gradient of nll + z_loss * squares, which overwrites logits."""
+    """Sums of nll and of squared log-partition; the gradient of nll + z_loss * squares, which overwrites the logits."""
     counted = (labels != IGNORED).float()
     targets = labels.clamp(min=0)[:, None]
     target_logits = logits.gather(1, targets)[:, 0]

@@ -42,7 +42,7 @@ class LinearScaling(Scaling):
 
 
 class NtkScaling(Scaling):
-    """NTK-aware base change: theta * factor^(d/(d-2)), so the slowest pair is stretched by the factor, the fastest not."""
+    """NTK-aware base theta * factor^(d/(d-2)): the slowest pair is stretched by the factor, the fastest not at all."""
 
     type: Literal["ntk"]
 

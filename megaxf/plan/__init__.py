@@ -1,0 +1,1 @@
+"""Numbers about a run before it starts: parameters, FLOPs, hardware. Needs no torch."""

@@ -108,7 +108,9 @@ class TokenDataset:
             path = self.folder / self.split / f"{self.shards[shard].name}.len"
             ends = np.cumsum(np.fromfile(path, dtype=LENGTH_DTYPE), dtype=np.int64)
             if int(ends[-1]) != self.shards[shard].tokens:
-                raise DataError(f"adds up to {int(ends[-1])} tokens, the manifest says {self.shards[shard].tokens}", path)
+                raise DataError(
+                    f"adds up to {int(ends[-1])} tokens, the manifest says {self.shards[shard].tokens}", path
+                )
             ends += self.shard_starts[shard]
             self._ends[shard] = ends
         return ends
@@ -180,5 +182,3 @@ def _check_hash(path: Path, expected: str) -> int:
 
 def _starts(counts: list[int]) -> Int64:
     return np.concatenate([[0], np.cumsum(np.asarray(counts, dtype=np.int64))]).astype(np.int64)
-
-

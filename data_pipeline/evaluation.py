@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from data_pipeline.dataset import TokenDataset
-from data_pipeline.rows import IGNORE, Batch, document_numbers, isolate, read_rows, row_count
+from data_pipeline.rows import IGNORE, Batch, document_numbers, isolate, join, read_rows, row_count
 
 
 class EvaluationRows:
@@ -35,11 +35,7 @@ class EvaluationRows:
         )
         if stop <= self._whole:
             return whole
-        last = self._partial()
-        if not len(whole.tokens):
-            return last
-        joined = (None if a is None or b is None else np.concatenate([a, b]) for a, b in zip(whole, last, strict=True))
-        return Batch(*joined)  # type: ignore[arg-type]
+        return join([whole, self._partial()])
 
     def _partial(self) -> Batch:
         size = self.sequence_length

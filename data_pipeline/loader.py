@@ -20,7 +20,7 @@ from data_pipeline.dataset import Int64, open_dataset
 from data_pipeline.errors import DataError
 from data_pipeline.evaluation import EvaluationRows
 from data_pipeline.order import epoch_keys, permute
-from data_pipeline.rows import Batch, read_rows, row_count
+from data_pipeline.rows import Batch, join, read_rows, row_count
 
 
 class Samples(NamedTuple):
@@ -99,21 +99,16 @@ class Batches:
     def rows(self, first_sample: int, count: int) -> Batch:
         """The batch of samples first_sample, first_sample + 1, ...: arrays [count, sequence_length]."""
         source, _, row = self.samples(first_sample, count)
-        present = np.unique(source).tolist()
-        if len(present) == 1:
-            return read_rows(self.datasets[present[0]], row, self.sequence_length, self.isolate_documents)
-        whole: Batch | None = None
-        for number in present:
-            chosen = np.flatnonzero(source == number)
-            part = read_rows(self.datasets[number], row[chosen], self.sequence_length, self.isolate_documents)
-            if whole is None:
-                shape = (count, self.sequence_length)
-                whole = Batch(*(None if a is None else np.empty(shape, np.int64) for a in part))  # type: ignore[arg-type]
-            for target, values in zip(whole, part, strict=True):
-                if target is not None:
-                    target[chosen] = values
-        assert whole is not None
-        return whole
+        groups = [np.flatnonzero(source == number) for number in range(len(self.names))]
+        parts = [
+            read_rows(self.datasets[number], row[chosen], self.sequence_length, self.isolate_documents)
+            for number, chosen in enumerate(groups)
+            if len(chosen)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        # Rows were read source by source: put them back into the order of the samples.
+        return join(parts, np.argsort(np.concatenate(groups)))
 
     def evaluation_rows(self, source: str) -> EvaluationRows:
         """The rows of one source in fixed order, the last partial one included."""
@@ -134,7 +129,7 @@ class Batches:
                 ours, theirs = getattr(first.manifest, what), getattr(dataset.manifest, what)
                 if ours != theirs:
                     raise DataError(
-                        f"was made with {what} {theirs}, but {first.folder} with {ours}; prepare both with one tokenizer",
+                        f"has {what} {theirs}, but {first.folder} has {ours}; prepare both with one tokenizer",
                         dataset.folder,
                     )
 

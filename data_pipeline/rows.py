@@ -6,6 +6,7 @@ share one token and every pair (token, next token) is in exactly one row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +53,17 @@ def isolate(tokens: Int64, labels: Int64, ids: Int64) -> Batch:
     begins = np.diff(ids, axis=1, prepend=-1) != 0
     positions = column - np.maximum.accumulate(np.where(begins, column, 0), axis=1)
     return Batch(tokens, labels, positions, ids.copy())
+
+
+def join(batches: Sequence[Batch], order: Int64 | slice = slice(None)) -> Batch:
+    """The rows of all batches, one below the other, then taken in the given order."""
+    tokens = np.concatenate([batch.tokens for batch in batches])[order]
+    labels = np.concatenate([batch.labels for batch in batches])[order]
+    positions = [batch.positions for batch in batches if batch.positions is not None]
+    ids = [batch.document_ids for batch in batches if batch.document_ids is not None]
+    if not positions:
+        return Batch(tokens, labels)
+    return Batch(tokens, labels, np.concatenate(positions)[order], np.concatenate(ids)[order])
 
 
 def document_numbers(dataset: TokenDataset, starts: Int64, length: int) -> Int64:

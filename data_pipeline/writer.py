@@ -192,11 +192,11 @@ class _HashedFile:
     """A file opened for writing that knows the xxh3_128 of what went in."""
 
     def __init__(self, path: Path):
-        self._file: IO[bytes] = open(path, "xb")
+        self._file: IO[bytes] = open(path, "xb")  # noqa: SIM115
         self._hash = xxhash.xxh3_128()
 
     def write(self, array: NDArray[Any]) -> None:
-        data = memoryview(np.ascontiguousarray(array)).cast("B")
+        data = np.ascontiguousarray(array).view(np.uint8).data
         self._file.write(data)
         self._hash.update(data)
 

@@ -1,0 +1,85 @@
+"""Hugging Face tokenizers: anything that is one tokenizer.json."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import tokenizers
+
+from data_pipeline.errors import DataError
+from data_pipeline.tokenizer import write_settings
+
+# In this order; the names that common model families end documents with.
+EOD_NAMES = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<|eot_id|>",
+    "<｜end▁of▁sentence｜>",
+    "[EOS]",
+    "[SEP]",
+)
+BOS_NAMES = ("<|begin_of_text|>", "<s>", "<bos>", "<｜begin▁of▁sentence｜>", "[BOS]", "[CLS]")
+
+
+class HuggingFaceTokenizer:
+    """A tokenizer.json. See `data_pipeline.tokenizer.Tokenizer` for the meaning of the members."""
+
+    kind = "huggingface"
+
+    def __init__(self, path: str | Path, eod_token: str | None = None):
+        self._path = Path(path)
+        try:
+            self._json = self._path.read_text(encoding="utf-8")
+            self._tokenizer = tokenizers.Tokenizer.from_str(self._json)
+        except Exception as error:  # the library raises plain Exception
+            raise DataError(f"is not a Hugging Face tokenizer.json ({error})", path) from None
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.eod_token, self.eod_id = self._find_eod(eod_token)
+        # Special tokens are the ones that text is never taken for; the end-of-document token must be one of them.
+        self._tokenizer.add_special_tokens([tokenizers.AddedToken(self.eod_token, special=True, normalized=False)])
+        self._tokenizer.encode_special_tokens = True
+        known = (self._tokenizer.token_to_id(name) for name in BOS_NAMES)
+        self.bos_id = next((found for found in known if found is not None), None)
+        # Ids need not be dense: the largest one decides.
+        self.vocab_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+        self.digest = hashlib.sha256(self._json.encode()).hexdigest()
+        self.version = f"tokenizers {tokenizers.__version__}"
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, with no marks at its edges."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text."""
+        return [one.ids for one in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids; special tokens give nothing."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def save(self, folder: str | Path) -> None:
+        """Writes tokenizer.json as it was read, the settings file, and a tokenizer_config.json for transformers."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tokenizer.json").write_text(self._json, encoding="utf-8")
+        config = self._path.with_name("tokenizer_config.json")
+        if config.is_file():
+            text = config.read_text(encoding="utf-8")
+        else:
+            text = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": self.eod_token}, indent=1)
+        (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+        write_settings(folder, self.eod_token)
+
+    def _find_eod(self, eod_token: str | None) -> tuple[str, int]:
+        for name in (eod_token,) if eod_token else EOD_NAMES:
+            found = self._tokenizer.token_to_id(name)
+            if found is not None:
+                return name, found
+        missing = f"no token {eod_token!r}" if eod_token else f"none of the usual end-of-document tokens {EOD_NAMES}"
+        raise DataError(f"has {missing}; name one of its tokens with --eod-token", self._path)

@@ -11,6 +11,9 @@ class DataError(ValueError):
     `path` and `line` (from 1) lead the message as `path:line`, the form that editors and terminals jump to.
     """
 
+    user_fault = True
+    """Printed by the command line without a traceback."""
+
     def __init__(self, message: str, path: str | Path | None = None, line: int | None = None):
         self.path = path
         self.line = line

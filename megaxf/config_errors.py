@@ -11,6 +11,9 @@ from pydantic import BaseModel, ValidationError
 class ConfigError(ValueError):
     """One or more faults of a configuration; the message lists all of them."""
 
+    user_fault = True
+    """Printed by the command line without a traceback."""
+
     def __init__(self, origin: str, problems: list[str]):
         self.problems = problems
         count = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
@@ -21,6 +24,8 @@ def explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
     """One sentence for each fault, in the order found."""
     sentences: list[str] = []
     for fault in error.errors():
+        if fault["type"] == "default_factory_not_called":  # Follows from another fault, which is listed.
+            continue
         sentences.extend(_sentence(fault, model).split("\n"))
     return sentences
 

@@ -1,0 +1,36 @@
+"""`megaxf pretrain`: train a model, or check that it could be trained. Arguments only; the work is in megaxf.train."""
+
+from __future__ import annotations
+
+import argparse
+
+HELP = "train a model from a run file, or continue where its run folder stands"
+
+EPILOG = """\
+SETTING is section.key=value with a value in YAML, applied after the file:
+  megaxf pretrain run.yaml train.steps=100 optimizer.betas='[0.9, 0.98]'
+
+on several GPUs or machines the same arguments go to the file that torchrun, srun or mpirun starts:
+  torchrun --nproc-per-node 8 launch/pretrain.py run.yaml
+  srun --ntasks-per-node 8 python launch/pretrain.py run.yaml
+  mpirun -n 8 python launch/pretrain.py run.yaml
+
+exit codes: 0 trained to the end (or was already), 2 a fault in configuration, data or checkpoint,
+  3 stopped since loss or gradient were not finite, 75 stopped by a signal after saving: start again to continue,
+  130 interrupted twice, at once and without saving
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The run file, overrides, and --check."""
+    parser.epilog = EPILOG
+    parser.add_argument("run_file", help="a YAML file, such as those in configs/runs")
+    parser.add_argument("settings", nargs="*", metavar="SETTING", help="section.key=value")
+    parser.add_argument("--check", action="store_true", help="only validate, and print what would be run")
+    parser.add_argument("--world-size", type=int, default=None, help="with --check: the number of ranks (default 1)")
+    parser.add_argument("--json", action="store_true", help="with --check: print the resolved run as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check or train; returns the exit code."""
+    raise NotImplementedError

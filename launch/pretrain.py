@@ -1,0 +1,35 @@
+"""What torchrun, srun and mpirun start: one rank of a pretraining run.
+
+    torchrun --nproc-per-node 2 launch/pretrain.py run.yaml section.key=value
+    srun python launch/pretrain.py run.yaml
+    mpirun -n 2 python launch/pretrain.py run.yaml
+
+The arguments are those of `megaxf pretrain`. Faults are the same on every rank, so rank 0 tells and all leave with code 2.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+if __name__ == "__main__":
+    # Python puts this folder first on the path, where launch/megaxf.py would hide the package megaxf.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from launch.megaxf import fail, run_verb
+from launch.rendezvous import detect
+from megaxf.config_errors import ConfigError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `megaxf pretrain` as one rank; returns the exit code."""
+    try:
+        rank = detect().rank
+    except ConfigError as error:
+        return fail(str(error))
+    return run_verb("pretrain", sys.argv[1:] if argv is None else argv, quiet=rank != 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""Times contenders in turn in one process, so that a machine whose speed drifts drifts for all of them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+
+def alternate(steps: dict[str, Callable[[], object]], rounds: int, warmup: int = 2) -> dict[str, list[float]]:
+    """Seconds of each contender in each round.
+
+    steps: name -> the work of one round; every round runs all of them once, in an order that rotates.
+    """
+    names = list(steps)
+    for name in names:
+        for _ in range(warmup):
+            steps[name]()
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            start = time.perf_counter()
+            steps[name]()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def median_ratio(ours: list[float], theirs: list[float]) -> float:
+    """How many times faster `ours` is: the ratio of the medians."""
+    return statistics.median(theirs) / statistics.median(ours)

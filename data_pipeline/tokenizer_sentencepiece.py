@@ -21,19 +21,24 @@ class SentencePieceTokenizer:
     kind = "sentencepiece"
 
     def __init__(self, path: str | Path, eod_token: str | None = None):
-        self._model = Path(path).read_bytes()
+        self.model_bytes = Path(path).read_bytes()
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
-            self._processor.load_from_serialized_proto(self._model)
+            self._processor.load_from_serialized_proto(self.model_bytes)
         except (RuntimeError, OSError) as error:
             raise DataError(f"is not a sentencepiece model ({error})", path) from None
         self.vocab_size: int = self._processor.vocab_size()
         self.eod_id = self._find_eod(path, eod_token)
         self.eod_token: str = self._processor.id_to_piece(self.eod_id)
         self.bos_id = self._processor.bos_id() if self._processor.bos_id() >= 0 else None
-        self.digest = hashlib.sha256(self._model).hexdigest()
+        self.digest = hashlib.sha256(self.model_bytes).hexdigest()
         self.version = f"sentencepiece {sentencepiece.__version__}"
         self._mark = self._mark_ids()
+
+    @property
+    def keeps_space_mark(self) -> bool:
+        """Whether U+2581 in a text is told from a space."""
+        return bool(self._mark)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, with no marks at its edges."""
@@ -55,7 +60,7 @@ class SentencePieceTokenizer:
         """Writes tokenizer.model and the settings file."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "tokenizer.model").write_bytes(self._model)
+        (folder / "tokenizer.model").write_bytes(self.model_bytes)
         write_settings(folder, self.eod_token)
 
     def _find_eod(self, path: str | Path, eod_token: str | None) -> int:

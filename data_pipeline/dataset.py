@@ -116,8 +116,9 @@ class TokenDataset:
         return ends
 
 
-def check_sizes(folder: Path, manifest: Manifest, split: str) -> None:
+def check_sizes(folder: str | Path, manifest: Manifest, split: str) -> None:
     """Raises DataError if a file of the split is missing or cut, or if the manifest contradicts itself."""
+    folder = Path(folder)
     record = manifest.splits[split]
     itemsize = np.dtype(manifest.dtype).itemsize
     for unit in ("tokens", "documents"):

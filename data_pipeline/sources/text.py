@@ -11,9 +11,9 @@ from data_pipeline.sources.base import BLOCK_BYTES, NOT_UTF8, Block, File, Part,
 # fmt: off
 ENDINGS = (
     ".txt", ".md", ".rst", ".tex", ".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".cxx", ".hpp", ".cu", ".cuh", ".java",
-    ".kt", ".scala", ".js", ".mjs", ".jsx", ".ts", ".tsx", ".go", ".rs", ".rb", ".php", ".pl", ".sh", ".bash", ".lua", ".r",
-    ".jl", ".m", ".swift", ".cs", ".fs", ".hs", ".ml", ".clj", ".ex", ".erl", ".sql", ".html", ".css", ".xml", ".yaml", ".yml",
-    ".toml", ".ini", ".cfg",
+    ".kt", ".scala", ".js", ".mjs", ".jsx", ".ts", ".tsx", ".go", ".rs", ".rb", ".php", ".pl", ".sh", ".bash",
+    ".lua", ".r", ".jl", ".m", ".swift", ".cs", ".fs", ".hs", ".ml", ".clj", ".ex", ".erl", ".sql", ".html", ".css",
+    ".xml", ".yaml", ".yml", ".toml", ".ini", ".cfg",
 )
 # fmt: on
 _MOST_FILES = 500

@@ -1,0 +1,98 @@
+"""Says what a shard folder holds: the end of `prepare`, and `megaxf inspect`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from data_pipeline.manifest import Manifest
+
+
+def summary(folder: str | Path, manifest: Manifest) -> dict[str, Any]:
+    """The counts of a manifest as plain data, for --json."""
+    return {
+        "folder": str(folder),
+        "name": manifest.name,
+        "digest": manifest.digest,
+        "vocab_size": manifest.vocab_size,
+        "dtype": manifest.dtype,
+        "tokenizer": manifest.tokenizer,
+        "splits": {
+            name: {
+                "documents": split.documents,
+                "tokens": split.tokens,
+                "longest": split.longest,
+                "text_bytes": split.text_bytes,
+                "shards": len(split.shards),
+            }
+            for name, split in manifest.splits.items()
+        },
+        "sources": [vars(source) for source in manifest.sources],
+        "settings": manifest.settings,
+    }
+
+
+def print_manifest(folder: str | Path, manifest: Manifest, console: Console) -> None:
+    """Tables of the splits and the sources."""
+    tokenizer = manifest.tokenizer.get("kind", "unknown")
+    console.print(f"[bold]{manifest.name}[/bold]: {folder}", highlight=False)
+    ending = f"documents end with token {manifest.eod_id}"
+    console.print(f"vocabulary {manifest.vocab_size:,} ({tokenizer}), {manifest.dtype}, {ending}")
+    console.print(
+        _table(("split", "documents", "tokens", "text", "bytes/token", "longest", "shards"), _splits(manifest))
+    )
+    if manifest.sources:
+        header = ("source", "split", "documents", "tokens", "empty", "faulty")
+        console.print(_table(header, _sources(manifest)))
+    for source in manifest.sources:
+        for reason, count in source.errors.items():
+            console.print(f"left out of {source.name}: {count:,} x {reason}", style="yellow", highlight=False)
+
+
+def _splits(manifest: Manifest) -> Iterator[tuple[str, ...]]:
+    for name, split in manifest.splits.items():
+        # EOD stands for no text, but it is a token that is trained on: it counts.
+        ratio = f"{split.text_bytes / split.tokens:.2f}" if split.text_bytes else "-"
+        yield (
+            name,
+            f"{split.documents:,}",
+            f"{split.tokens:,}",
+            megabytes(split.text_bytes) if split.text_bytes else "-",
+            ratio,
+            f"{split.longest:,}",
+            f"{len(split.shards):,}",
+        )
+
+
+def _sources(manifest: Manifest) -> Iterator[tuple[str, ...]]:
+    for source in manifest.sources:
+        faulty = sum(source.errors.values())
+        # What was left out belongs to no split: it stands in the first line of the source.
+        left_out = [f"{source.empties:,}", f"{faulty:,}"]
+        for split, documents in source.documents.items():
+            yield (source.name, split, f"{documents:,}", f"{source.tokens[split]:,}", *left_out)
+            left_out = ["", ""]
+
+
+def _table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for index, title in enumerate(header):
+        table.add_column(title, justify="right" if index and title != "split" else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def megabytes(count: int) -> str:
+    """A number of bytes for people, in powers of 1000."""
+    value, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if value < 1000 or unit == "TB":
+            break
+        value /= 1000
+    return f"{value:.3g} {unit}" if unit != "B" else f"{count} B"

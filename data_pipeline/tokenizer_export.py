@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, decoders, models, normalizers
 
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizer import load_tokenizer, write_settings
-from data_pipeline.tokenizer_sentencepiece import SPACE_MARK, SentencePieceTokenizer
+from data_pipeline.tokenizer_sentencepiece import SPACE_MARK, SentencePieceTokenizer, parse_model
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Kinds of sentencepiece's pieces."""
@@ -70,7 +69,7 @@ def tokenizer_json(model: bytes, keeps_space_mark: bool) -> tokenizers.Tokenizer
 
     keeps_space_mark: whether U+2581 in a text is told from a space. Raises DataError for word and character models.
     """
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    proto = parse_model(model)
     kind = proto.trainer_spec.model_type
     if kind not in (UNIGRAM, BPE):
         raise DataError("this sentencepiece model is neither BPE nor unigram: tokenizer.json has no such kind")
@@ -107,8 +106,8 @@ def _bpe(pieces: Pieces, fallback: bool) -> models.BPE:
 def _merges(pieces: Pieces) -> Iterator[tuple[str, str]]:
     """Every cut of every piece into two, best piece first.
 
-    Of the cuts of one piece, the longest left part comes first: where two overlap in a text, sentencepiece takes the one
-    further left.
+    Of the cuts of one piece, the longest left part comes first: where two overlap in a text, sentencepiece takes the
+    one further left.
     """
     known = {piece for piece, _, kind in pieces if kind in (NORMAL, USER_DEFINED, UNUSED)}
     normal = [(score, piece) for piece, score, kind in pieces if kind == NORMAL]

@@ -5,14 +5,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizer import write_settings
 
 SPACE_MARK = "▁"
 """U+2581, which sentencepiece uses for a space inside its pieces."""
+
+
+def parse_model(model: bytes) -> Any:
+    """The protocol buffer of a `.model` file: pieces, scores and settings."""
+    return sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
 
 
 class SentencePieceTokenizer:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 import sentencepiece
-from sentencepiece import sentencepiece_model_pb2
 
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizer import write_settings
+from data_pipeline.tokenizer_sentencepiece import parse_model
 
 EOD_TOKEN = "<|endoftext|>"
 _FIXED = 2 + 256
@@ -68,7 +68,7 @@ def _with_exact_sums(model: bytes) -> bytes:
     Sentencepiece adds scores in fp32, Hugging Face's tokenizers in fp64. Where two cuts of a text tie (a run of spaces
     as 8 + 16 or 16 + 8), rounding would decide, and the two would give other ids for one text.
     """
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    proto = parse_model(model)
     for piece in proto.pieces:
         piece.score = round(piece.score * 64) / 64
     result: bytes = proto.SerializeToString(deterministic=True)

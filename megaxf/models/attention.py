@@ -9,7 +9,8 @@ Masks are made once a forward pass and shared by all layers. Without a mask a ba
 Generation keeps the keys and values of earlier tokens in an object with the methods of `Cache`. Slot p of a row holds
 the key and value of that row's position p, so a key is visible to a query iff its slot is at most the query's position
 and within the window. Rows of different lengths need no padding mask: what stands in slots that a row has not reached
-(padding, or nothing yet) lies after all its queries, and is overwritten once the row gets there.
+(padding, or nothing yet) lies after all its queries, and is overwritten once the row gets there. It must be finite:
+its weight is 0, and 0 times NaN is NaN.
 """
 
 from __future__ import annotations

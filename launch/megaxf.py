@@ -1,7 +1,7 @@
 """The `megaxf` command: one verb for each step of the work, each a file in launch/commands.
 
-A command file has HELP (one line), `add_arguments(parser)` and `run(arguments) -> exit code`. It is found by its file name
-and imported only when its verb or the list of verbs is asked for; what is heavy it imports inside `run`.
+A command file has HELP (one line), `add_arguments(parser)` and `run(arguments) -> exit code`. It is found by
+its file name and imported only when its verb or the list of verbs is asked for; what is heavy it imports in `run`.
 
 Exit codes: 0 done, 2 a fault of the user's (a message, no traceback), 130 interrupted, else as the verb says.
 """
@@ -63,7 +63,7 @@ def run_verb(verb: str, argv: Sequence[str], quiet: bool = False) -> int:
     )
     module.add_arguments(parser)
     try:
-        return module.run(parser.parse_args(argv))
+        return module.run(parser.parse_intermixed_args(argv))
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -4,7 +4,7 @@
     srun python launch/pretrain.py run.yaml
     mpirun -n 2 python launch/pretrain.py run.yaml
 
-The arguments are those of `megaxf pretrain`. Faults are the same on every rank, so rank 0 tells and all leave with code 2.
+The arguments are those of `megaxf pretrain`. Faults are the same on every rank: rank 0 tells, all leave with code 2.
 """
 
 from __future__ import annotations

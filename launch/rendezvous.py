@@ -5,10 +5,10 @@
 
 Precedence, since launchers nest and leave variables behind:
 
-1. RANK is set: torchrun, or another starter with its variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
+1. RANK is set: torchrun, or a starter with its variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
 2. OMPI_COMM_WORLD_RANK is set: Open MPI's mpirun.
-3. SLURM_STEP_NUM_TASKS and SLURM_PROCID are set: a task of srun. SLURM_NTASKS alone is that of the job, which a shell or a
-   batch script inherits, and means nothing.
+3. SLURM_STEP_NUM_TASKS and SLURM_PROCID are set: a task of srun. SLURM_NTASKS alone belongs to the job: a
+   shell or a batch script inherits it, and it means nothing.
 4. Otherwise one process.
 
 A half-set environment is a ConfigError: N processes that each believe to be alone would write into one folder.
@@ -143,7 +143,6 @@ def connect(launch: Launch) -> torch.device:
 
     Raises ConfigError where the host has fewer GPUs than ranks, or the meeting port is taken.
     """
-    import torch
     import torch.distributed as dist
 
     device = _device(launch)

@@ -11,17 +11,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from megaxf.config_checks import disagreements
 from megaxf.config_errors import ConfigError, explain
-from megaxf.config_files import read_run_file
+from megaxf.config_files import dump_yaml, read_run_file
 from megaxf.models.registry import family
 
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):
@@ -72,7 +73,8 @@ class Optimizer(Section):
     """AdamW (arXiv 1711.05101); no weight decay on norms and biases."""
 
     learning_rate: PositiveFloat
-    betas: tuple[Fraction, Fraction] = Field((0.9, 0.95), strict=False)
+    betas: tuple[Decay, Decay] = Field((0.9, 0.95), strict=False)
+    """Decay of the running mean of the gradient and of its square."""
     eps: PositiveFloat = 1e-8
     weight_decay: NonNegativeFloat = 0.1
 
@@ -90,19 +92,22 @@ class Schedule(Section):
 
     @model_validator(mode="after")
     def _settings_have_an_effect(self) -> Schedule:
-        given = self.model_fields_set & {"decay_steps", "decay_shape"}
-        if self.kind != "warmup_stable_decay" and given:
-            names = ", ".join(f"schedule.{name}" for name in sorted(given))
-            raise ValueError(f"{names} has no effect with schedule.kind = {self.kind}; remove it")
+        idle = []
+        if self.kind != "warmup_stable_decay":
+            idle += ["decay_steps"] * (self.decay_steps is not None) + ["decay_shape"] * (self.decay_shape != "linear")
         if self.kind in ("constant", "inverse_sqrt") and self.min_learning_rate:
-            raise ValueError(f"schedule.min_learning_rate has no effect with schedule.kind = {self.kind}; remove it")
+            idle.append("min_learning_rate")
+        if idle:
+            names = " and ".join(f"schedule.{name}" for name in idle)
+            raise ValueError(f"{names}: no effect with schedule.kind = {self.kind}; remove it or choose another kind")
         return self
 
 
 class EngineSection(Section):
     """Who holds what: 0 is the plain-torch reference engine, 1 to 3 are DeepSpeed's ZeRO stages."""
 
-    zero_stage: Literal[0, 1, 2, 3] = 1
+    zero_stage: Annotated[int, Field(ge=0, le=3)] = 1
+    """What is cut over the data-parallel ranks: 1 optimizer state, 2 gradients too, 3 weights too."""
 
 
 class Evaluate(Section):
@@ -136,8 +141,10 @@ ModelConfig = TypeVar("ModelConfig", bound=BaseModel)
 class Run(Section, Generic[ModelConfig]):
     """A whole pretraining run."""
 
-    run_folder: str
+    run_folder: str = Field(min_length=1)
+    """Where config, metrics and checkpoints go; a relative path starts at the current folder."""
     seed: NonNegative = 1234
+    """Of the initial weights and of the order of the data."""
     model: ModelConfig
     data: Data
     train: Train
@@ -150,49 +157,9 @@ class Run(Section, Generic[ModelConfig]):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Run[ModelConfig]:
-        problems = list(_cross_section_problems(self))
-        if problems:
+        if problems := disagreements(dict(self)):
             raise ValueError("\n".join(problems))
         return self
-
-
-def _cross_section_problems(run: Run[Any]) -> list[str]:
-    problems = []
-    limit = run.model.max_position_embeddings
-    if run.data.sequence_length > limit:
-        problems.append(
-            f"data.sequence_length = {run.data.sequence_length} is beyond model.max_position_embeddings = {limit}; "
-            "shorten the sequence or raise the limit"
-        )
-    if run.train.global_batch_size % run.train.micro_batch_size:
-        problems.append(
-            f"train.micro_batch_size = {run.train.micro_batch_size} does not divide train.global_batch_size = "
-            f"{run.train.global_batch_size}; {_divisor_advice(run.train.global_batch_size)}"
-        )
-    if run.schedule.warmup_steps > run.train.steps:
-        problems.append(
-            f"schedule.warmup_steps = {run.schedule.warmup_steps} is longer than the run, train.steps = "
-            f"{run.train.steps}; shorten the warm-up"
-        )
-    decay = run.schedule.decay_steps or 0
-    if decay + run.schedule.warmup_steps > run.train.steps >= run.schedule.warmup_steps:
-        problems.append(
-            f"schedule.warmup_steps + schedule.decay_steps = {run.schedule.warmup_steps + decay} is longer than the "
-            f"run, train.steps = {run.train.steps}; shorten one"
-        )
-    if run.schedule.min_learning_rate > run.optimizer.learning_rate:
-        problems.append(
-            f"schedule.min_learning_rate = {run.schedule.min_learning_rate} is above the peak, "
-            f"optimizer.learning_rate = {run.optimizer.learning_rate}; lower it"
-        )
-    return problems
-
-
-def _divisor_advice(number: int) -> str:
-    """The divisors nearest to small counts, as a sentence."""
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    shown = ", ".join(map(str, divisors[:8])) + (", ..." if len(divisors) > 8 else "")
-    return f"use one of {shown}"
 
 
 def load_run(path: str | Path, overrides: list[str] | None = None) -> Run[Any]:
@@ -202,39 +169,81 @@ def load_run(path: str | Path, overrides: list[str] | None = None) -> Run[Any]:
     overrides: `section.key=value` strings, applied after the file; values are YAML.
     Raises ConfigError with every problem found.
     """
-    settings = read_run_file(Path(path), overrides or [])
-    return validate(settings, str(path))
+    settings, problems = read_run_file(Path(path), overrides or [])
+    return validate(settings, str(path), problems)
 
 
-def validate(settings: dict[str, Any], origin: str) -> Run[Any]:
-    """The typed run of a plain mapping; `origin` names where it came from in the error."""
-    model = settings.get("model")
-    if not isinstance(model, dict):
-        raise ConfigError(origin, ["model is missing: name a file of configs/models (model: tiny) or write a mapping"])
-    model = dict(model)
+def validate(settings: dict[str, Any], origin: str, problems: list[str] | None = None) -> Run[Any]:
+    """The typed run of a plain mapping.
+
+    origin: where it came from, for the error. problems: what was wrong already when it was read.
+    """
+    problems = list(problems or [])
+    run_type: type[Run[Any]] = Run[Section]
+    if settings.get("model") is not None:
+        try:
+            run_type = _run_type(settings["model"])
+        except ValueError as error:
+            problems.append(str(error))
     try:
-        config = family(model.pop("family", "llama")).Config
-    except ValueError as error:
-        raise ConfigError(origin, [f"model.family: {error}"]) from None
-    run_type = Run[config]  # type: ignore[valid-type]
-    try:
-        return run_type.model_validate({**settings, "model": model})
+        run = run_type.model_validate(settings)
     except ValidationError as error:
-        raise ConfigError(origin, explain(error, run_type)) from None
+        problems += explain(_faults(error, settings, run_type), run_type, settings)
+        problems += disagreements(_valid_sections(run_type, settings))
+    if problems:
+        raise ConfigError(origin, list(dict.fromkeys(problems)))
+    return run
+
+
+def to_yaml(run: Run[Any]) -> str:
+    """The resolved run, every default written out, as text that `load_run` reads back to an equal run."""
+    return dump_yaml(run.model_dump(mode="json"))
 
 
 def check_world(run: Run[Any], world_size: int) -> None:
     """Raises ConfigError where the run cannot be cut over `world_size` ranks."""
-    train = run.train
-    if train.global_batch_size % (train.micro_batch_size * world_size):
-        share = train.micro_batch_size * world_size
-        lower, upper = train.global_batch_size // share * share, (train.global_batch_size // share + 1) * share
-        near = f"{upper}" if lower == 0 else f"{lower} or {upper}"
+    train, origin = run.train, f"world size {world_size}"
+    if world_size < 1:
+        raise ConfigError(origin, ["is not a number of processes; use 1 or more"])
+    share = train.micro_batch_size * world_size
+    if train.global_batch_size % share:
+        lower = train.global_batch_size // share * share
+        near = f"{lower} or {lower + share}" if lower else f"{share}"
         raise ConfigError(
-            f"world size {world_size}",
+            origin,
             [
                 f"train.global_batch_size = {train.global_batch_size} is not a multiple of train.micro_batch_size x "
                 f"data-parallel ranks = {train.micro_batch_size} x {world_size}; use train.global_batch_size = {near}, "
                 "or another number of processes"
             ],
         )
+
+
+def _run_type(model: Any) -> type[Run[Any]]:
+    """The type of a run with this model; raises ValueError where its family is not known."""
+    if not isinstance(model, dict):
+        return Run[BaseModel]
+    try:
+        config: Any = family(model.get("family", "llama")).Config
+    except ValueError as error:
+        raise ValueError(f"model.family: {error}") from None
+    return Run[config]
+
+
+def _faults(error: ValidationError, settings: dict[str, Any], run_type: type[Run[Any]]) -> list[Any]:
+    """What pydantic found, except about the model where its family is not known."""
+    blind = run_type is Run[Section] and "model" in settings
+    return [fault for fault in error.errors() if not (blind and fault["loc"][:1] == ("model",))]
+
+
+def _valid_sections(run_type: type[Run[Any]], settings: dict[str, Any]) -> dict[str, Any]:
+    """The sections that are right in themselves."""
+    sections = {}
+    for name, field in run_type.model_fields.items():
+        annotation: Any = field.annotation
+        value = settings.get(name, field.default)
+        try:
+            sections[name] = TypeAdapter[Any](annotation).validate_python(value)
+        except ValidationError:
+            continue
+    return sections

@@ -1,4 +1,7 @@
-"""Finds and reads the YAML files of a run, and applies `section.key=value` overrides."""
+"""Finds and reads the YAML files of a run, and applies `section.key=value` overrides.
+
+Scalars are read as YAML 1.2 and most people read them: 1e-4 is a number, `no` and 1:30 are text, 010 is not eight.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """A mapping whose keys are all different."""
-        keys = [self.construct_object(key) for key, _ in node.value]  # type: ignore[no-untyped-call]
-        doubled = sorted({str(key) for key in keys if keys.count(key) > 1})
+        keys = [str(key.value) for key, _ in node.value]
+        doubled = sorted({key for key in keys if keys.count(key) > 1})
         if doubled:
             raise yaml.constructor.ConstructorError(
                 None, None, f"the key {', '.join(doubled)} stands twice", node.start_mark
@@ -26,32 +29,61 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(  # type: ignore[no-untyped-call]
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+$|^[-+]?\d[\d_]*\.[\d_]*$|^[-+]?\.\d+([eE][-+]?\d+)?$"),
-    list("-+0123456789."),
-)
+class _Dumper(yaml.SafeDumper):
+    """Puts quotes around a text that YAML 1.1 or 1.2 would take for something else."""
 
 
-def parse_yaml(text: str, origin: str) -> Any:
+_SCALARS = {
+    "merge": (r"<<", ["<"]),
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?(0|[1-9][\d_]*|0x[\da-fA-F]+)", list("-+0123456789")),
+    "float": (
+        r"[-+]?(\d[\d_]*(\.[\d_]*)?[eE][-+]?\d+|\d[\d_]*\.[\d_]*|\.\d+([eE][-+]?\d+)?|\.(inf|Inf|INF))|\.(nan|NaN|NAN)",
+        list("-+0123456789."),
+    ),
+}
+"""Type -> what it looks like, and the characters that it starts with."""
+_Loader.yaml_implicit_resolvers = {}
+for _type in (_Loader, _Dumper):
+    for _tag, (_pattern, _first) in _SCALARS.items():
+        _type.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^({_pattern})$"), _first)
+
+
+def parse_yaml(text: str, origin: str, prefix: str = "") -> Any:
     """The value of a YAML text. Raises ConfigError with origin and line."""
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 - a subclass of SafeLoader
+        return yaml.load(text, _Loader)  # a subclass of SafeLoader
     except yaml.YAMLError as error:
-        raise ConfigError(origin, [f"not valid YAML: {' '.join(str(error).split())}"]) from None
+        raise ConfigError(origin, [f"{prefix}not valid YAML: {' '.join(str(error).split())}"]) from None
 
 
-def read_run_file(path: Path, overrides: list[str]) -> dict[str, Any]:
-    """The settings of a run file with its model filled in and the overrides applied, not yet validated."""
+def dump_yaml(settings: dict[str, Any]) -> str:
+    """Plain settings as text that this module and other readers of YAML take alike."""
+    return yaml.dump(settings, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def read_run_file(path: Path, overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """(the settings of a run file with its model filled in and the overrides applied, what was wrong with those).
+
+    Raises ConfigError where a file cannot be read.
+    """
     settings = _read_mapping(path)
-    model = settings.get("model")
-    given = {key: value for key, value in map(_split_override, overrides)}
-    model = given.pop("model", model)
-    if isinstance(model, str):
-        settings["model"] = _read_mapping(_find_model_file(model, path))
+    given: dict[str, Any] = {}
+    problems = []
+    for override in overrides:
+        try:
+            key, value = _split_override(override)
+            given[key] = value
+        except ConfigError as error:
+            problems += error.problems
+    if "model" in given:
+        settings["model"] = given.pop("model")
+    if isinstance(settings.get("model"), str):
+        settings["model"] = _read_mapping(_find_model_file(settings["model"], path))
     for key, value in given.items():
-        _set(settings, key.split("."), value)
-    return settings
+        problems += _set(settings, key.split("."), value)
+    return settings, problems
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:
@@ -81,14 +113,17 @@ def _split_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z_][\w-]*(\.[\w-]+)*", key):
         raise ConfigError("command line", [f"{text!r} is not an override; write section.key=value"])
-    return key, parse_yaml(value, f"override {key}")
+    return key, parse_yaml(value, f"override {key}", f"{key}={value}: ")
 
 
-def _set(settings: dict[str, Any], path: list[str], value: Any) -> None:
+def _set(settings: dict[str, Any], path: list[str], value: Any) -> list[str]:
+    """Set one key; gives a sentence where there is no place for it."""
     for depth, part in enumerate(path[:-1]):
-        below = settings.setdefault(part, {})
-        if not isinstance(below, dict):
+        if settings.get(part) is None:
+            settings[part] = {}
+        if not isinstance(settings[part], dict):
             key = ".".join(path[: depth + 1])
-            raise ConfigError("command line", [f"{'.'.join(path)}: {key} = {below!r} has no settings below it"])
-        settings = below
+            return [f"{'.'.join(path)} cannot be set: {key} = {settings[part]!r} has no settings below it"]
+        settings = settings[part]
     settings[path[-1]] = value
+    return []

@@ -1,7 +1,7 @@
 """The door to the training engines: plain torch, or DeepSpeed's ZeRO.
 
-    engine = create(run, model, mesh, device)
-    result = engine.train_step(micro_batches, learning_rate)
+engine = create(run, model, mesh, device)
+result = engine.train_step(micro_batches, learning_rate)
 """
 
 from __future__ import annotations

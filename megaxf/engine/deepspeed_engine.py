@@ -6,24 +6,27 @@ What DeepSpeed does that had to be known:
 - It averages gradients over the data axis, so the loss is multiplied by its size; its own division by the number of
   micro-batches is switched off.
 - A gradient that is not finite makes no update; the norm is reported as infinite. The reference engine does the same.
-- Optimizer state does not exist before the first step and can only be written once it does.
+- It keeps optimizer state per flat partition of a parameter group and finds a parameter's share of it through a link
+  made in the first step, before the state of the second group exists. State and links are made here at the start.
 """
 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from megaxf.config import Run
-from megaxf.engine.batch import IGNORED, TorchBatch
+from megaxf.engine.batch import TorchBatch
 from megaxf.engine.deepspeed_config import deepspeed_config
 from megaxf.engine.objective import Objective, Sums, evaluation_mode
-from megaxf.engine.optimizer import build_adamw, set_learning_rate
+from megaxf.engine.optimizer import build_adamw, fresh_state, set_learning_rate
 from megaxf.engine.protocol import MOMENTS, StepResult
 from megaxf.parallel.mesh import Mesh
 
@@ -34,21 +37,23 @@ class ZeroEngine:
     def __init__(self, run: Run[Any], model: torch.nn.Module, mesh: Mesh, device: torch.device) -> None:
         deepspeed = _import_deepspeed(device)
         self._axis, self._device = mesh.axis("data"), device
-        self._blank = _blank_batch(run, device)
         self._stage = run.engine.zero_stage
         self._weights = dict(model.named_parameters())
         self._optimizer = build_adamw(self._weights, run.optimizer)
+        groups = [list(group["params"]) for group in self._optimizer.param_groups]
         elements = sum(weight.numel() for weight in self._weights.values())
         self._objective = Objective(model, run.train.z_loss)
         if self._stage == 3:
             # Read outside of the submodule that owns it, so ZeRO has to be told to fetch it for the loss.
             deepspeed.zero.register_external_parameter(self._objective, model.head_weight())
-        self._zero, *_ = deepspeed.initialize(
-            model=self._objective,
-            optimizer=self._optimizer,
-            config=deepspeed_config(run, self._axis.size, elements),
-            dist_init_required=False,
-        )
+        with redirect_stdout(StringIO()):  # it prints the memory in use at every turn
+            self._zero, *_ = deepspeed.initialize(
+                model=self._objective,
+                optimizer=self._optimizer,
+                config=deepspeed_config(run, self._axis.size, elements),
+                dist_init_required=False,
+            )
+        self._make_optimizer_state(groups)
         self._optimizer_step = 0
 
     def train_step(self, micro_batches: Sequence[TorchBatch], learning_rate: float) -> StepResult:
@@ -91,16 +96,13 @@ class ZeroEngine:
         """See the protocol."""
         from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
 
-        weight = self._weights[name]
-        if MOMENTS[0] in tensors and not self._optimizer.state:
-            self._make_optimizer_state()
-        safe_set_full_fp32_param(weight, tensors["master"].to(self._device))
-        if self._optimizer.state:
-            for key in MOMENTS:
-                value = tensors.get(key, torch.zeros_like(tensors["master"]))
-                safe_set_full_optimizer_state(weight, value.to(self._device), key)
+        weight, master = self._weights[name], tensors["master"]
+        safe_set_full_fp32_param(weight, master.to(self._device))
+        for key in MOMENTS:
+            value = tensors[key] if key in tensors else torch.zeros_like(master)
+            safe_set_full_optimizer_state(weight, value.to(self._device), key)
         with self._whole([weight], writing=True), torch.no_grad():
-            weight.copy_(tensors["master"])
+            weight.copy_(master)
 
     @property
     def optimizer_step(self) -> int:
@@ -128,10 +130,18 @@ class ZeroEngine:
         with deepspeed.zero.GatheredParameters(weights, modifier_rank=writer, enabled=self._stage == 3):
             yield
 
-    def _make_optimizer_state(self) -> None:
-        """Bring the moments into being: a step at rate 0 with no counted target changes nothing."""
-        self.train_step([self._blank], learning_rate=0.0)
-        self.optimizer_step = 0
+    def _make_optimizer_state(self, groups: list[list[torch.nn.Parameter]]) -> None:
+        """Moments of zero for the flat partitions that ZeRO put in the place of `groups`, linked to the parameters."""
+        from deepspeed.utils import lazy_init_hp_params_optimizer_state
+
+        if self._stage == 3:
+            for flat in self._zero.optimizer.fp32_partitioned_groups_flat:
+                self._optimizer.state[flat] = fresh_state(flat)
+            return
+        for weights, group in zip(groups, self._optimizer.param_groups, strict=True):
+            (flat,) = group["params"]
+            self._optimizer.state[flat] = fresh_state(flat)
+            lazy_init_hp_params_optimizer_state(weights, flat, self._optimizer.state)
 
 
 def _import_deepspeed(device: torch.device) -> Any:
@@ -139,9 +149,14 @@ def _import_deepspeed(device: torch.device) -> Any:
     if not dist.is_initialized():
         raise RuntimeError("engine.zero_stage > 0 needs torch.distributed, also for one process: start it before")
     logging.getLogger("DeepSpeed").addFilter(_is_error)
+    warnings.filterwarnings("ignore", r".*(all_gather_into_tensor|reduce_scatter_tensor).*deprecated", FutureWarning)
     import deepspeed
+    import deepspeed.ops
     from deepspeed.accelerator import get_accelerator, set_accelerator
 
+    # Otherwise DeepSpeed compiles a collective of shared memory at the first use of gloo: a minute, and a compiler on
+    # every node, for an operation that only its inference calls.
+    deepspeed.ops.__compatible_ops__ = {}
     if device.type == "cpu" and get_accelerator().device_name() != "cpu":
         from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
@@ -151,10 +166,3 @@ def _import_deepspeed(device: torch.device) -> Any:
 
 def _is_error(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR
-
-
-def _blank_batch(run: Run[Any], device: torch.device) -> TorchBatch:
-    """A micro-batch of the run's shape without a counted target."""
-    tokens = torch.zeros(run.train.micro_batch_size, run.data.sequence_length, dtype=torch.int64, device=device)
-    places = tokens if run.data.isolate_documents else None
-    return TorchBatch(tokens, torch.full_like(tokens, IGNORED), places, places)

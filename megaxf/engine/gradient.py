@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -40,12 +41,15 @@ class FlatGradient:
             sum_tensor(bucket, axis)
 
     def clip(self, largest: float) -> float:
-        """The norm; the gradient is then scaled down to at most `largest`, unless that is 0.
+        """The norm, infinite where it is not a number; the gradient is then scaled down to at most `largest`, unless
+        that is 0.
 
-        The 1e-6 is what DeepSpeed adds to the ratio, so that both engines clip alike.
+        The 1e-6 is what DeepSpeed adds to the norm, so that both engines clip alike.
         """
         norm = float(torch.nn.utils.get_total_norm(self._views))
-        ratio = norm / largest + 1e-6 if largest else 0.0
+        if not math.isfinite(norm):
+            return math.inf
+        ratio = (norm + 1e-6) / largest if largest else 0.0
         if ratio > 1:
             self._flat.mul_(1 / ratio)
         return norm

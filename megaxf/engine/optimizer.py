@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from megaxf.config import Optimizer
+from megaxf.engine.protocol import MOMENTS
 
 
 def parameter_groups(parameters: Mapping[str, torch.nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
@@ -30,6 +31,12 @@ def build_adamw(parameters: Mapping[str, torch.nn.Parameter], settings: Optimize
         eps=settings.eps,
         fused=True,
     )
+
+
+def fresh_state(parameter: torch.Tensor, step: int = 0) -> dict[str, torch.Tensor]:
+    """What AdamW keeps of a parameter, as it makes it itself in the first step: nothing seen yet."""
+    counter = torch.tensor(float(step), device=parameter.device)
+    return {"step": counter, **{key: torch.zeros_like(parameter, requires_grad=False) for key in MOMENTS}}
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:

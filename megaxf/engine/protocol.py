@@ -22,7 +22,8 @@ class StepResult(NamedTuple):
     z_loss: float
     """Mean penalty on the log-partition, already weighted by its coefficient; part of the gradient, not of `loss`."""
     grad_norm: float
-    """Length of the gradient of all parameters before clipping."""
+    """Length of the gradient of all parameters before clipping; infinite where it is not finite, and then the step
+    changed nothing on any rank."""
     tokens: int
     """Counted targets of the global batch."""
 

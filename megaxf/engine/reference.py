@@ -5,6 +5,7 @@ Every layout is tested against this one, so it is written to be read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from megaxf.config import Run
 from megaxf.engine.batch import TorchBatch
 from megaxf.engine.gradient import FlatGradient, accumulate_into
 from megaxf.engine.objective import Objective, Sums, evaluation_mode
-from megaxf.engine.optimizer import build_adamw, set_learning_rate
+from megaxf.engine.optimizer import build_adamw, fresh_state, set_learning_rate
 from megaxf.engine.protocol import MOMENTS, StepResult
 from megaxf.parallel.mesh import Mesh
 
@@ -43,11 +44,12 @@ class ReferenceEngine:
             sums.add(loss, nll)
         self._gradient.sum_over(self._axis)
         norm = self._gradient.clip(self._clip)
-        set_learning_rate(self._optimizer, learning_rate)
-        self._optimizer.step()
-        self._optimizer_step += 1
-        for name in self._weights:
-            self._refresh(name)
+        if math.isfinite(norm):
+            set_learning_rate(self._optimizer, learning_rate)
+            self._optimizer.step()
+            self._optimizer_step += 1
+            for name in self._weights:
+                self._refresh(name)
         return sums.result(norm)
 
     def evaluate(self, batch: TorchBatch) -> tuple[float, int]:
@@ -66,8 +68,9 @@ class ReferenceEngine:
     def read_state(self, name: str) -> dict[str, torch.Tensor]:
         """See the protocol."""
         master = self._masters[name]
-        state = self._optimizer.state.get(master, {})
-        tensors = {"master": master, **{key: state[key] for key in MOMENTS if key in state}}
+        tensors: dict[str, torch.Tensor] = {"master": master}
+        if self._optimizer_step:
+            tensors |= {key: self._optimizer.state[master][key] for key in MOMENTS}
         return {key: tensor.detach().to("cpu", copy=True) for key, tensor in tensors.items()}
 
     def write_state(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -76,11 +79,10 @@ class ReferenceEngine:
         with torch.no_grad():
             master.copy_(tensors["master"])
         self._refresh(name)
-        self._optimizer.state.pop(master, None)
-        if MOMENTS[0] in tensors:
-            step = torch.tensor(float(self._optimizer_step), device=self._device)
-            moments = {key: tensors[key].to(self._device, torch.float32, copy=True) for key in MOMENTS}
-            self._optimizer.state[master] = {"step": step, **moments}
+        state = self._optimizer.state[master] = fresh_state(master, self._optimizer_step)
+        for key in MOMENTS:
+            if key in tensors:
+                state[key].copy_(tensors[key])
 
     @property
     def optimizer_step(self) -> int:

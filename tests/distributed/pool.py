@@ -138,8 +138,7 @@ def _serve(end: Connection, rank: int, size: int, store: str) -> None:
         try:
             message = end.recv_bytes()
         except EOFError:
-            dist.destroy_process_group()
-            return
+            os._exit(0)  # nothing to save, and an orderly end of torch takes seconds
         try:
             function, args = pickle.loads(message)
             answer = function(*args), ""

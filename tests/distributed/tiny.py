@@ -1,0 +1,85 @@
+"""A model and a run in which no two dimensions are equal, and batches with unequal numbers of counted targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from megaxf.config import Run, validate
+from megaxf.engine import Engine, StepResult, TorchBatch, create, micro_batches
+from megaxf.models.registry import family
+from megaxf.parallel.mesh import Mesh, build_mesh
+
+MODEL = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "intermediate_size": 44,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "max_position_embeddings": 32,
+    "tie_word_embeddings": False,
+}
+SEQUENCE = 18
+ROWS = 8
+
+
+def tiny_run(model: dict[str, Any] | None = None, **sections: dict[str, Any]) -> Run[Any]:
+    """A validated run; `sections` override the defaults key by key."""
+    settings: dict[str, Any] = {
+        "run_folder": "unused",
+        "seed": 7,
+        "model": MODEL | (model or {}),
+        "data": {"sources": {"text": {"folder": "unused"}}, "sequence_length": SEQUENCE},
+        "train": {"steps": 20, "global_batch_size": ROWS, "micro_batch_size": 2, "precision": "fp32"},
+        "optimizer": {"learning_rate": 1e-3},
+        "engine": {"zero_stage": 0},
+    }
+    for name, section in sections.items():
+        settings[name] = settings.get(name, {}) | section
+    return validate(settings, "tests")
+
+
+def tiny_engine(run: Run[Any], mesh: Mesh | None = None) -> Engine:
+    """A fresh engine on the CPU; collective."""
+    train = run.train
+    model = family("llama").Model(run.model, attention_backend=train.attention_backend, recompute=train.recompute)
+    return create(run, model, mesh or build_mesh(), "cpu")
+
+
+def global_batch(step: int, vocabulary: int = 61) -> TorchBatch:
+    """The whole batch of a step. Row r counts its last 1 + (5 r + step) mod 18 targets only."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    ids = torch.randint(vocabulary, (ROWS, SEQUENCE + 1), generator=generator)
+    labels = ids[:, 1:].clone()
+    for row in range(ROWS):
+        labels[row, : SEQUENCE - 1 - (5 * row + step) % SEQUENCE] = -100
+    return TorchBatch(ids[:, :-1].contiguous(), labels)
+
+
+def own_rows(batch: TorchBatch) -> TorchBatch:
+    """This rank's share of a global batch: the r-th block of rows."""
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    share = len(batch.tokens) // ranks
+    return TorchBatch(*(None if part is None else part[rank * share : (rank + 1) * share] for part in batch))
+
+
+def train_steps(engine: Engine, run: Run[Any], steps: range, learning_rate: float = 1e-3) -> list[StepResult]:
+    """Train on the global batches of `steps`."""
+    size = run.train.micro_batch_size
+    return [engine.train_step(micro_batches(own_rows(global_batch(s)), size), learning_rate) for s in steps]
+
+
+def read_all(engine: Engine) -> dict[str, dict[str, torch.Tensor]]:
+    """The whole state by parameter name; collective."""
+    return {name: engine.read_state(name) for name in engine.state_names()}
+
+
+def write_all(engine: Engine, state: dict[str, dict[str, torch.Tensor]], step: int) -> None:
+    """Set the whole state; collective."""
+    for name in engine.state_names():
+        engine.write_state(name, state[name])
+    engine.optimizer_step = step

@@ -33,7 +33,7 @@ class EvaluationRows:
         whole = read_rows(
             self.dataset, np.arange(first, min(stop, self._whole)), self.sequence_length, self.isolate_documents
         )
-        if stop <= self._whole:
+        if stop <= self._whole or first >= len(self):
             return whole
         return join([whole, self._partial()])
 

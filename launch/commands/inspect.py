@@ -16,11 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tells the kind of the folder and prints what it holds."""
+    from data_pipeline.errors import DataError
     from data_pipeline.manifest import is_dataset
 
     if is_dataset(arguments.path):
         return _shards(arguments)
-    raise ValueError(f"{arguments.path}: is not a shard folder (no manifest.json of megaxf prepare)")
+    raise DataError("is not a shard folder: no manifest.json of megaxf prepare", arguments.path)
 
 
 def _shards(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,1 @@
+"""The training loop and what belongs to it: schedules, evaluation, metrics, guards, the run folder."""

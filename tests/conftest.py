@@ -9,7 +9,7 @@ from tests.distributed.pool import Pool
 
 @pytest.fixture(scope="session")
 def run_on():
-    """`run_on(ranks, function, *args)`: the results of a top-level function on each rank; see tests.distributed.pool."""
+    """`run_on(ranks, function, *args)`: what a top-level function gives on each rank; see tests.distributed.pool."""
     pool = Pool()
     yield pool
     pool.close()

@@ -19,10 +19,10 @@ from megaxf.parallel.mesh import Mesh
 __all__ = ["Engine", "StepResult", "TorchBatch", "create", "micro_batches", "to_torch"]
 
 
-def create(run: Run[Any], model: torch.nn.Module, mesh: Mesh, device: torch.device | str) -> Engine:
+def create(run: Run[Any], model: Any, mesh: Mesh, device: torch.device | str) -> Engine:
     """The engine of `run.engine.zero_stage` around a fresh model, whose weights it initialises; collective.
 
-    model: of `run.model`, made with `run.train`'s attention backend and recomputation, in fp32.
+    model: the family's Model of `run.model`, made with `run.train`'s attention backend and recomputation, in fp32.
     """
     initialize(model, run.seed)
     model.to(device)

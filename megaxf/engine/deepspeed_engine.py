@@ -45,7 +45,7 @@ class ZeroEngine:
         self._objective = Objective(model, run.train.z_loss)
         if self._stage == 3:
             # Read outside of the submodule that owns it, so ZeRO has to be told to fetch it for the loss.
-            deepspeed.zero.register_external_parameter(self._objective, model.head_weight())
+            deepspeed.zero.register_external_parameter(self._objective, self._objective.model.head_weight())
         with redirect_stdout(StringIO()):  # it prints the memory in use at every turn
             self._zero, *_ = deepspeed.initialize(
                 model=self._objective,

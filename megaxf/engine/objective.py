@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -19,6 +20,8 @@ CHUNK_SIZE = 1024
 
 class Objective(torch.nn.Module):
     """A language model together with its loss, so that an engine sees one forward pass from tokens to a number."""
+
+    model: Any
 
     def __init__(self, model: torch.nn.Module, z_loss: float) -> None:
         super().__init__()

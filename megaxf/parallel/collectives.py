@@ -1,4 +1,4 @@
-"""What ranks say to each other outside of the model. Every function is collective along the axis or mesh it is given."""
+"""What ranks say to each other outside of the model. Every function is collective along its axis or mesh."""
 
 from __future__ import annotations
 

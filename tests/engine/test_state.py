@@ -1,0 +1,70 @@
+"""What is read from an engine and written into a fresh one continues the run: bit-equal at the same layout."""
+
+import pytest
+import torch
+
+from tests.distributed.tiny import global_batch, own_rows, read_all, tiny_engine, tiny_run, train_steps, write_all
+
+
+def make(stage, precision):
+    run = tiny_run(train={"precision": precision, "gradient_clip": 0.7}, engine={"zero_stage": stage})
+    return run, tiny_engine(run)
+
+
+def straight_and_resumed(stage, precision):
+    """Numbers of steps 3 to 5, evaluation and final state: of a straight run, and of runs stopped at 0 and 3."""
+    run, engine = make(stage, precision)
+    states = {0: read_all(engine)}
+    numbers = train_steps(engine, run, range(3))
+    states[3] = read_all(engine)
+    numbers += train_steps(engine, run, range(3, 6))
+    runs = [(numbers[3:], engine.evaluate(own_rows(global_batch(9))), read_all(engine))]
+    for stop, state in states.items():
+        _, engine = make(stage, precision)
+        train_steps(engine, run, range(7, 8))  # so that what is there has to be overwritten
+        write_all(engine, state, stop)
+        assert engine.optimizer_step == stop
+        resumed = train_steps(engine, run, range(stop, 6))
+        runs.append((resumed[-3:], engine.evaluate(own_rows(global_batch(9))), read_all(engine)))
+    return states, runs
+
+
+def state_after(stage, steps):
+    run, engine = make(stage, "fp32")
+    train_steps(engine, run, range(steps))
+    return read_all(engine)
+
+
+def losses_from(stage, state, first, last):
+    run, engine = make(stage, "fp32")
+    write_all(engine, state, first)
+    return torch.tensor([result[:3] for result in train_steps(engine, run, range(first, last))])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_resumed_runs_are_bit_equal(run_on, ranks, stage, precision):
+    for states, runs in run_on(ranks, straight_and_resumed, stage, precision):
+        assert {frozenset(tensors) for tensors in states[0].values()} == {frozenset({"master"})}
+        assert {frozenset(tensors) for tensors in states[3].values()} == {
+            frozenset({"master", "exp_avg", "exp_avg_sq"})
+        }
+        assert {tensor.dtype for tensors in states[3].values() for tensor in tensors.values()} == {torch.float32}
+        (numbers, evaluation, state), *resumed_runs = runs
+        for resumed_numbers, resumed_evaluation, resumed_state in resumed_runs:
+            assert resumed_numbers == numbers
+            assert resumed_evaluation == evaluation
+            for name, tensors in state.items():
+                for key, tensor in tensors.items():
+                    assert torch.equal(resumed_state[name][key], tensor), f"{name} {key}"
+
+
+@pytest.mark.parametrize("saved", [(2, 1), (2, 3), (1, 0)], ids=str)
+def test_any_layout_continues_any_other(run_on, saved):
+    ranks, stage = saved
+    state = run_on(ranks, state_after, stage, 3)[0]
+    expected = run_on(ranks, losses_from, stage, state, 3, 6)[0]
+    for other_ranks, other_stage in [(1, 0), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3)]:
+        got = run_on(other_ranks, losses_from, other_stage, state, 3, 6)[0]
+        torch.testing.assert_close(got[:, [0, 2]], expected[:, [0, 2]], rtol=1e-5, atol=0)

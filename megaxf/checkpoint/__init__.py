@@ -17,7 +17,7 @@ What lies in `step-00000012`:
 from megaxf.checkpoint.errors import CheckpointError, DamagedCheckpoint
 from megaxf.checkpoint.finding import find_latest, list_checkpoints, resolve
 from megaxf.checkpoint.loading import load, load_latest
-from megaxf.checkpoint.saving import save
+from megaxf.checkpoint.saving import save, save_weights
 from megaxf.checkpoint.weights import read_config, read_weights
 
 __all__ = [
@@ -31,4 +31,5 @@ __all__ = [
     "read_weights",
     "resolve",
     "save",
+    "save_weights",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from megaxf.checkpoint.finding import clear_temporaries, name_of, remove, rotate
 from megaxf.checkpoint.ranks import on_first, together
 from megaxf.checkpoint.tensors import write
 from megaxf.checkpoint.weights import CONFIG, MASTER, STATE, TENSORS, TOKENIZER
-from megaxf.parallel.mesh import Mesh
+from megaxf.parallel.mesh import Mesh, build_mesh
 
 SPARE_BYTES = 1 << 20
 """Room for the small files of a checkpoint."""
@@ -60,21 +60,66 @@ def save(
     Raises CheckpointError on every rank, with what was there before untouched: no space, a failed write, a weight that
     is not finite.
     """
-    folder = Path(folder)
     held, shapes = _collect(engine, mesh)
-    final = folder / name_of(step)
-    state = _state_text(step, engine, shapes, extra)
-    temporary = on_first(mesh, lambda: _prepare(folder, final.name, shapes))
+    state = _state_text(step, engine.optimizer_step, shapes, extra)
+
+    def put(into: Path) -> None:
+        write(into, {key: value.shape for key, value in held.items()}, held.__getitem__, mesh)
+
+    final = _publish(Path(folder) / name_of(step), put, shapes, state, config, tokenizer, mesh)
+    if keep_last is not None:
+        on_first(mesh, lambda: rotate(final.parent, step, keep_last))
+    return final
+
+
+def save_weights(
+    folder: str | Path,
+    shapes: Mapping[str, torch.Size],
+    read: Callable[[str], torch.Tensor],
+    extra: Mapping[str, Any],
+    *,
+    config: str,
+    tokenizer: str | Path | None,
+) -> Path:
+    """Write `folder/step-00000000` from weights alone, as a run that has made no step; one process.
+
+    shapes: of every weight. read: gives one by name, in any float dtype, when it is its turn.
+    Raises as `save` does.
+    """
+    mesh = build_mesh()
+    masters = {name + MASTER: shape for name, shape in shapes.items()}
+    state = _state_text(0, 0, masters, extra)
+
+    def finite(key: str) -> torch.Tensor:
+        tensor = read(key.removesuffix(MASTER)).float()
+        _refuse([] if torch.isfinite(tensor).all() else [key])
+        return tensor
+
+    def put(into: Path) -> None:
+        write(into, masters, finite, mesh, one_by_one=True)
+
+    return _publish(Path(folder) / name_of(0), put, masters, state, config, tokenizer, mesh)
+
+
+def _publish(
+    final: Path,
+    put: Callable[[Path], None],
+    shapes: Mapping[str, torch.Size],
+    state: str,
+    config: str,
+    tokenizer: str | Path | None,
+    mesh: Mesh,
+) -> Path:
+    """A checkpoint of the tensors that `put` writes into a folder: complete, or nothing and CheckpointError."""
+    temporary = on_first(mesh, lambda: _prepare(final, shapes))
     try:
-        write(temporary / TENSORS, {key: value.shape for key, value in held.items()}, held.__getitem__, mesh)
+        put(temporary / TENSORS)
         on_first(mesh, lambda: _write_small_files(temporary, state, config, tokenizer))
-        finish(temporary, final, mesh)
+        _finish(temporary, final, mesh)
     except CheckpointError as error:
         if mesh.rank == 0:
             shutil.rmtree(temporary, ignore_errors=True)
         raise type(error)(f"{final} was not saved, earlier checkpoints are as they were: {error}") from error
-    if keep_last is not None:
-        on_first(mesh, lambda: rotate(folder, step, keep_last))
     return final
 
 
@@ -104,35 +149,36 @@ def _refuse(faults: list[str]) -> None:
     if faults:
         more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
         raise CheckpointError(
-            f"not saved, since these are not finite: {', '.join(faults[:3])}{more}; "
-            "training has diverged: go back to an earlier checkpoint with a lower learning rate"
+            f"these are not finite: {', '.join(faults[:3])}{more}; "
+            "training has diverged: continue from an earlier checkpoint with a lower learning rate"
         )
 
 
-def _state_text(step: int, engine: State, shapes: Mapping[str, torch.Size], extra: Mapping[str, Any]) -> str:
+def _state_text(step: int, optimizer_step: int, shapes: Mapping[str, torch.Size], extra: Mapping[str, Any]) -> str:
     masters = {key.removesuffix(MASTER): list(shape) for key, shape in shapes.items() if key.endswith(MASTER)}
     state = {
         "megaxf_version": __version__,
         "step": step,
-        "optimizer_step": engine.optimizer_step,
+        "optimizer_step": optimizer_step,
         "shapes": masters,
         "extra": dict(extra),
     }
     return json.dumps(state, indent=1)
 
 
-def _prepare(folder: Path, name: str, shapes: Mapping[str, torch.Size]) -> Path:
-    """A fresh temporary folder, on a disk with room enough."""
+def _prepare(final: Path, shapes: Mapping[str, torch.Size]) -> Path:
+    """A fresh temporary folder beside `final`, on a disk with room enough."""
+    folder = final.parent
     folder.mkdir(parents=True, exist_ok=True)
     clear_temporaries(folder)
     needed = 4 * sum(shape.numel() for shape in shapes.values()) + SPARE_BYTES
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise CheckpointError(
-            f"{folder / name} needs {needed / 1e9:.3f} GB and the disk has {free / 1e9:.3f} GB free; make room, keep "
+            f"{final} needs {needed / 1e9:.3f} GB and the disk has {free / 1e9:.3f} GB free; make room, keep "
             "fewer checkpoints (checkpoint.keep_last) or choose another run_folder"
         )
-    temporary = folder / f".{name}.tmp-{uuid.uuid4().hex[:8]}"
+    temporary = folder / f".{final.name}.tmp-{uuid.uuid4().hex[:8]}"
     (temporary / TENSORS).mkdir(parents=True)
     return temporary
 
@@ -145,7 +191,7 @@ def _write_small_files(temporary: Path, state: str, config: str, tokenizer: str 
             write_bytes(temporary / TOKENIZER / name, (Path(tokenizer) / name).read_bytes())
 
 
-def finish(temporary: Path, final: Path, mesh: Mesh) -> None:
+def _finish(temporary: Path, final: Path, mesh: Mesh) -> None:
     """Make a written folder a checkpoint: manifest, then its name; collective."""
     shares = together(mesh, lambda: _describe_share(temporary, mesh))
     entries = {name: entry for share in shares for name, entry in share.items()}

@@ -25,13 +25,14 @@ import torch.nn.functional as F
 class Cache(Protocol):
     """The keys and values of all layers, as `Model.forward` uses them."""
 
-    def reserve(self, positions: torch.Tensor) -> int:
+    def reserve(self, positions: torch.Tensor) -> int | torch.Tensor:
         """Called once a forward pass, before the layers.
 
         positions: [batch, seq] of the new tokens, consecutive within a row, which start anywhere up to the row's
         present length.
-        Returns the number of slots that `update` will give, at least positions.max() + 1. Raises ValueError where the
-        positions do not fit.
+        Returns the number of slots that `update` will give, at least positions.max() + 1; or, where slots are used
+        again (a sliding window forgets), the position that each of them holds, [batch, slots], beyond all queries where
+        it holds none. Raises ValueError where the positions do not fit.
         """
 
     def update(self, layer_index: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,15 +64,20 @@ def causal_mask(
     return mask
 
 
-def cache_mask(positions: torch.Tensor, slots: int, window: int | None = None) -> torch.Tensor | None:
-    """Which cached keys the queries at positions [batch, seq] see; as `causal_mask`, [batch, 1, seq, slots]."""
+def cache_mask(positions: torch.Tensor, slots: int | torch.Tensor, window: int | None = None) -> torch.Tensor | None:
+    """Which cached keys the queries at positions [batch, seq] see; as `causal_mask`, [batch, 1, seq, slots].
+
+    slots: as `Cache.reserve` gives them.
+    """
+    if isinstance(slots, torch.Tensor):
+        return _visible(positions, slots[:, None, None, :], window)
     if slots == positions.shape[1]:  # The cache was empty: every row starts at position 0.
         return causal_mask(slots, window=window, device=positions.device)
     return _visible(positions, torch.arange(slots, device=positions.device), window)
 
 
 def _visible(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
-    """Positions of queries [batch, seq] and keys [slots] -> [batch, 1, seq, slots]."""
+    """Positions of queries [batch, seq] and keys [slots] or [batch, 1, 1, slots] -> [batch, 1, seq, slots]."""
     distance = queries[:, None, :, None] - keys
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 

@@ -1,0 +1,108 @@
+"""`megaxf convert`: a trained model to Hugging Face's files, and back."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launch.sources import parse_size
+
+if TYPE_CHECKING:
+    from launch.sources import Source
+
+HELP = "turn a checkpoint into a Hugging Face folder, or such a folder into a checkpoint"
+
+EPILOG = """\
+SOURCE is a run folder (its newest complete checkpoint is taken), a checkpoint, or a Hugging Face folder.
+
+  megaxf convert runs/mine my-model                    for transformers, vLLM and others
+  megaxf convert runs/mine/checkpoints/step-00001000 my-model --dtype float32 --max-shard-size 2GB
+  megaxf convert Llama-3.2-1B runs/continued --to megaxf
+                                                       a run folder that starts from these weights
+Every tensor of both sides is used once, or nothing is written.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Source, destination and form of the output."""
+    parser.epilog = EPILOG
+    parser.add_argument("source", metavar="SOURCE", help="what to convert; see below")
+    parser.add_argument("destination", metavar="DEST", help="the folder to make")
+    parser.add_argument("--to", choices=("huggingface", "megaxf"), default="huggingface", help="default: huggingface")
+    parser.add_argument(
+        "--dtype",
+        choices=("bfloat16", "float32"),
+        help="of the exported weights; by default what the model was trained in",
+    )
+    parser.add_argument(
+        "--max-shard-size",
+        type=parse_size,
+        default="5GB",
+        metavar="SIZE",
+        help="bytes in one file, as 5GB or 500MB (default: %(default)s)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier output as a whole")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Convert and say what was written."""
+    from time import monotonic
+
+    from launch.sources import open_source
+
+    source = open_source(arguments.source)
+    began = monotonic()
+    convert = _to_huggingface if arguments.to == "huggingface" else _to_megaxf
+    size, written, advice = convert(source, arguments)
+    seconds = max(monotonic() - began, 1e-3)
+    parameters = sum(shape.numel() for shape in source.weights.shapes.values())
+    print(f"{source.path} -> {written}")
+    print(f"{len(source.weights.shapes)} tensors, {parameters:,} parameters, {size / 1e6:.1f} MB in {seconds:.1f} s")
+    if source.tokenizer is None:
+        print("without a tokenizer: the source has none")
+    print(advice)
+    return 0
+
+
+def _to_huggingface(source: Source, arguments: argparse.Namespace) -> tuple[int, Path, str]:
+    from megaxf.convert.huggingface import export
+
+    out = Path(arguments.destination)
+    size = export(
+        source.config,
+        source.weights,
+        source.tokenizer,
+        out,
+        dtype=arguments.dtype or source.dtype,
+        max_shard_size=arguments.max_shard_size,
+        overwrite=arguments.overwrite,
+    )
+    return size, out, f"try it: megaxf generate {out} --prompt 'def f('"
+
+
+def _to_megaxf(source: Source, arguments: argparse.Namespace) -> tuple[int, Path, str]:
+    from tempfile import TemporaryDirectory
+
+    import yaml
+
+    from data_pipeline.tokenizer import load_tokenizer
+    from launch.sources import model_section
+    from megaxf.checkpoint import save_weights
+    from megaxf.convert.errors import ConvertError
+    from megaxf.convert.folders import new_folder
+
+    if arguments.dtype:
+        raise ConvertError("--dtype has no effect with --to megaxf: a checkpoint holds fp32; remove it")
+    out = Path(arguments.destination)
+    settings = yaml.safe_dump(model_section(source.config, source.dtype), sort_keys=False)
+    shapes = source.weights.shapes
+    with new_folder(out, overwrite=arguments.overwrite, mark="checkpoints") as folder, TemporaryDirectory() as spare:
+        if source.tokenizer:
+            load_tokenizer(source.tokenizer).save(spare)
+        tokenizer = spare if source.tokenizer else None
+        read = source.weights.__getitem__
+        path = save_weights(folder / "checkpoints", shapes, read, {}, config=settings, tokenizer=tokenizer)
+    size = 4 * sum(shape.numel() for shape in shapes.values())
+    advice = f"train on: a run with run_folder: {out} starts from these weights"
+    return size, out / "checkpoints" / path.name, advice

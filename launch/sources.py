@@ -1,0 +1,75 @@
+"""What a user may name where a trained model is wanted: a run folder, a checkpoint, or a Hugging Face folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from megaxf.models.llama import Config
+
+
+class Source(NamedTuple):
+    """A trained model, its weights not yet read."""
+
+    path: Path
+    """The folder that was found: of a run, its newest checkpoint."""
+    huggingface: bool
+    config: Config
+    weights: Any
+    """Tensor by name, with `shapes`."""
+    tokenizer: Path | None
+    dtype: str
+    """In which the weights were trained or stored: bfloat16 or float32."""
+    eos_ids: list[int]
+    """Ids that end a text; of a checkpoint, the tokenizer's end-of-document id."""
+
+
+def open_source(path: str | Path) -> Source:
+    """Find and check what a path names. Raises CheckpointError or ConvertError where it is no model, or is damaged."""
+    from megaxf.convert.huggingface import import_folder, is_folder
+
+    path = Path(path)
+    if is_folder(path):
+        found = import_folder(path)
+        return Source(path, True, found.config, found.weights, found.tokenizer_folder, found.dtype, found.eos_ids)
+    return _open_checkpoint(path)
+
+
+def _open_checkpoint(path: Path) -> Source:
+    from data_pipeline.tokenizer import load_tokenizer
+    from megaxf.checkpoint import read_config, read_weights, resolve
+
+    checkpoint = resolve(path)
+    settings = read_config(checkpoint)
+    folder = checkpoint / "tokenizer"
+    tokenizer = folder if folder.is_dir() else None
+    eos_ids = [load_tokenizer(folder).eod_id] if tokenizer else []
+    dtype = {"bf16": "bfloat16", "fp32": "float32"}[settings.get("train", {}).get("precision", "fp32")]
+    return Source(checkpoint, False, model_config(settings), read_weights(checkpoint), tokenizer, dtype, eos_ids)
+
+
+def model_config(settings: Mapping[str, Any]) -> Config:
+    """The model of a checkpoint's config.yaml."""
+    from megaxf.models.registry import family
+
+    fields = dict(settings["model"])
+    config: Config = family(fields.pop("family", "llama")).Config.model_validate(fields)
+    return config
+
+
+def model_section(config: Config, dtype: str) -> dict[str, Any]:
+    """The config.yaml of a checkpoint without a run: what `model_config` and `open_source` read."""
+    precision = "fp32" if dtype == "float32" else "bf16"
+    return {"model": {"family": "llama", **config.model_dump()}, "train": {"precision": precision}}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `5GB`, `200MB`, `64KB` or a plain number. Raises ValueError."""
+    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    number, unit = (text[:-2], units[text[-2:].upper()]) if text[-2:].upper() in units else (text, 1)
+    size = round(float(number) * unit)
+    if size <= 0:
+        raise ValueError(f"a size must be positive, not {text}")
+    return size

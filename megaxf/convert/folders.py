@@ -1,0 +1,45 @@
+"""Output folders that are complete or not there, and never a mixture of old and new."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from megaxf.convert.errors import ConvertError
+
+
+@contextmanager
+def new_folder(out: Path, *, overwrite: bool, mark: str) -> Iterator[Path]:
+    """A temporary folder beside `out` that takes its name in the end, or is removed where the block fails.
+
+    overwrite: an existing `out` is replaced as a whole, if it has the file `mark` and so is an earlier output.
+    Raises ConvertError where `out` is in the way.
+    """
+    _check(out, overwrite, mark)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.with_name(f".{out.name}.tmp-{uuid.uuid4().hex[:8]}")
+    temporary.mkdir()
+    try:
+        yield temporary
+        if out.exists():
+            old = temporary.with_name(f"{temporary.name}-old")
+            out.rename(old)
+            temporary.rename(out)
+            shutil.rmtree(old)
+        else:
+            temporary.rename(out)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _check(out: Path, overwrite: bool, mark: str) -> None:
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / mark).exists():
+        raise ConvertError(f"{out} exists and is no earlier output (it has no {mark}); choose another name")
+    if not overwrite:
+        raise ConvertError(f"{out} exists; pass --overwrite to replace it as a whole, or choose another name")

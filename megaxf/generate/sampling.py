@@ -1,0 +1,65 @@
+"""From logits to the next token: greedy, or drawn at a temperature from the likeliest."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from megaxf.generate.errors import GenerateError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to choose. Raises GenerateError for values that have no meaning."""
+
+    temperature: float = 0.0
+    """Logits are divided by it; 0 takes the likeliest token."""
+    top_k: int | None = None
+    """Draw among the k likeliest only; more than the vocabulary is all of it."""
+    top_p: float = 1.0
+    """Draw among the fewest likeliest tokens whose probabilities reach p (arXiv 1904.09751); 0 leaves the likeliest."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise GenerateError(f"temperature = {self.temperature} must be 0 (the likeliest token) or more")
+        if self.top_k is not None and self.top_k < 1:
+            raise GenerateError(f"top-k = {self.top_k} must be 1 or more; leave it out to draw among all tokens")
+        if not 0 <= self.top_p <= 1:
+            raise GenerateError(f"top-p = {self.top_p} must lie between 0 and 1")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken, whatever the seed."""
+        return self.temperature == 0 or self.top_k == 1 or self.top_p == 0
+
+
+def row_generators(seed: int, rows: int) -> list[torch.Generator]:
+    """A generator for each row, which depends on the seed and the row's number alone."""
+    digests = [hashlib.sha256(f"{seed}:{row}".encode()).digest() for row in range(rows)]
+    return [torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1) for digest in digests]
+
+
+def choose(logits: torch.Tensor, sampling: Sampling, generators: Sequence[torch.Generator]) -> list[int]:
+    """The next token of each row of logits [batch, vocab]. One generator a row; greedy choice draws nothing."""
+    if sampling.greedy:
+        return logits.argmax(-1).tolist()
+    chances = probabilities(logits.float().cpu(), sampling)
+    drawn = [torch.multinomial(row, 1, generator=own) for row, own in zip(chances, generators, strict=True)]
+    return torch.cat(drawn).tolist()
+
+
+def probabilities(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """The distribution drawn from, [batch, vocab], fp32; tokens that top-k or top-p exclude have 0. Not for greedy."""
+    logits, order = (logits / sampling.temperature).sort(-1, descending=True, stable=True)
+    chances = logits.softmax(-1)
+    if sampling.top_k is not None:
+        chances[:, sampling.top_k :] = 0
+    # A token stays while those before it do not reach p.
+    before = chances.cumsum(-1) - chances
+    chances = chances.masked_fill(before >= sampling.top_p * chances.sum(-1, keepdim=True), 0)
+    return torch.zeros_like(chances).scatter(-1, order, chances / chances.sum(-1, keepdim=True))

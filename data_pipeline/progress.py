@@ -59,4 +59,4 @@ class PrepareProgress:
 
     def note(self, text: str) -> None:
         """A line above the bar."""
-        self.console.print(text, highlight=False, markup=False)
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -40,7 +40,7 @@ def summary(folder: str | Path, manifest: Manifest) -> dict[str, Any]:
 def print_manifest(folder: str | Path, manifest: Manifest, console: Console) -> None:
     """Tables of the splits and the sources."""
     tokenizer = manifest.tokenizer.get("kind", "unknown")
-    console.print(f"[bold]{manifest.name}[/bold]: {folder}", highlight=False)
+    console.print(f"[bold]{manifest.name}[/bold]: {folder}", highlight=False, soft_wrap=True)
     ending = f"documents end with token {manifest.eod_id}"
     console.print(f"vocabulary {manifest.vocab_size:,} ({tokenizer}), {manifest.dtype}, {ending}")
     console.print(
@@ -51,7 +51,9 @@ def print_manifest(folder: str | Path, manifest: Manifest, console: Console) -> 
         console.print(_table(header, _sources(manifest)))
     for source in manifest.sources:
         for reason, count in source.errors.items():
-            console.print(f"left out of {source.name}: {count:,} x {reason}", style="yellow", highlight=False)
+            console.print(
+                f"left out of {source.name}: {count:,} x {reason}", style="yellow", highlight=False, soft_wrap=True
+            )
 
 
 def _splits(manifest: Manifest) -> Iterator[tuple[str, ...]]:

@@ -45,10 +45,10 @@ def write_jsonl(path: Path, texts: Iterable[str]) -> str:
     return str(path)
 
 
-def build(*inputs: str, output: Path, tokenizer: Path, **options: object) -> Manifest:
+def build(*inputs: str, output: Path, tokenizer: Path | None, **options: object) -> Manifest:
     """Prepares without a validation split unless told otherwise."""
     chosen = {"validation_fraction": 0.0, **options}
-    wanted = PrepareOptions(inputs=inputs, output=str(output), tokenizer=str(tokenizer), **chosen)  # type: ignore[arg-type]
+    wanted = PrepareOptions(inputs=inputs, output=str(output), tokenizer=tokenizer and str(tokenizer), **chosen)  # type: ignore[arg-type]
     return prepare(wanted, PrepareProgress(quiet=True))
 
 

@@ -1,0 +1,203 @@
+"""Every kind of input gives the same documents, and names what it cannot read."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from data_pipeline.errors import DataError
+from data_pipeline.sources import jsonl
+from data_pipeline.sources.base import NOT_TEXT, NOT_UTF8, ReadOptions, Record
+from data_pipeline.sources.find import find_parts
+from tests.data_pipeline.kit import write_jsonl
+
+TEXTS = [f"document {k}\n" + "text " * k for k in range(50)]
+
+
+def read(name: str | Path, **options) -> list[Record]:
+    parts = find_parts(str(name), ReadOptions(**options))
+    return [record for part in parts for block in part.blocks() for record in block.records()]
+
+
+def texts(name: str | Path, **options) -> list[str]:
+    records = read(name, **options)
+    assert not [record for record in records if record.fault]
+    return [record.text for record in records]
+
+
+def write_compressed(path: Path, data: bytes) -> Path:
+    # Two members, as `cat a.gz b.gz` makes them.
+    pack = gzip.compress if path.suffix == ".gz" else zstandard.compress
+    half = data.index(b"\n", len(data) // 2) + 1
+    path.write_bytes(pack(data[:half]) + pack(data[half:]))
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json.gz", "a.jsonl.zst", "a.json"])
+def test_json_lines(tmp_path, name):
+    data = Path(write_jsonl(tmp_path / "plain", TEXTS)).read_bytes()
+    path = tmp_path / name
+    if path.suffix in (".gz", ".zst"):
+        write_compressed(path, data)
+    else:
+        path.write_bytes(data)
+    records = read(path)
+    assert [record.text for record in records] == TEXTS
+    assert records[17].place == f"{path}:18"
+
+
+@pytest.mark.parametrize("block", [16, 100, 1 << 20])
+def test_blocks_are_whole_lines_whatever_their_size(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", block)
+    path = write_jsonl(tmp_path / "a.jsonl", TEXTS)
+    records = read(path)
+    assert [record.text for record in records] == TEXTS
+    assert [record.place for record in records] == [f"{path}:{k}" for k in range(1, 51)]
+    [part] = find_parts(path, ReadOptions())
+    assert sum(item.size for item in part.blocks()) == part.size == Path(path).stat().st_size
+
+
+def test_lines_end_at_line_feeds_only(tmp_path):
+    text = "a\u2028b\u2029c\u0085d"
+    (tmp_path / "a.jsonl").write_bytes(('{"text": "' + text + '\\u000b\\u001ce"}\r\n\n').encode())
+    assert texts(tmp_path / "a.jsonl") == [text + "\x0b\x1ce"]
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "a"}')
+    (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbfb\r\n")
+    assert texts(tmp_path / "a.jsonl") + texts(tmp_path / "b.txt") == ["a", "b\r\n"]
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        (rb'{"text": "cut o', "not valid JSON"),
+        (rb'{"title": "x"}', "no field 'text'"),
+        (rb'["text"]', "no field 'text'"),
+        (rb'{"text": null}', NOT_TEXT),
+        (rb'{"text": 5}', NOT_TEXT),
+        (rb'{"text": "x\ud83dy"}', "half a surrogate pair, which is no character"),
+        (rb'{"text": "x\ude00y"}', "half a surrogate pair, which is no character"),
+        (b'{"text": "x\xffy"}', NOT_UTF8),
+    ],
+)
+def test_a_bad_line_is_named_and_its_neighbours_are_read(tmp_path, line, fault):
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "good"}\n' + line + b'\n{"text": "fine"}\n' + line)
+    assert read(tmp_path / "a.jsonl") == [
+        Record(f"{tmp_path}/a.jsonl:1", "good"),
+        Record(f"{tmp_path}/a.jsonl:2", "", fault),
+        Record(f"{tmp_path}/a.jsonl:3", "fine"),
+        Record(f"{tmp_path}/a.jsonl:4", "", fault),
+    ]
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+def test_a_cut_compressed_file_is_named(tmp_path, ending):
+    path = tmp_path / f"a.jsonl.{ending}"
+    data = Path(write_jsonl(tmp_path / "plain", TEXTS * 2000)).read_bytes()
+    write_compressed(path, data)
+    path.write_bytes(path.read_bytes()[:-20])
+    *records, last = read(path)
+    assert "the compressed file is damaged" in last.fault and last.place.startswith(f"{path}:")
+    assert [record.text for record in records if not record.fault] == (TEXTS * 2000)[: len(records)]
+
+
+def write_parquet(path: Path, column: pyarrow.Array, **options) -> Path:
+    table = pyarrow.table({"id": range(len(column)), "text": column})
+    pyarrow.parquet.write_table(table, path, row_group_size=7, **options)
+    return path
+
+
+def test_parquet(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", pyarrow.array(TEXTS), compression="zstd")
+    assert texts(path) == TEXTS
+    assert read(path)[17].place == f"{path}:18"
+    large = write_parquet(tmp_path / "b.parquet", pyarrow.array(TEXTS, pyarrow.large_string()))
+    assert texts(large) == TEXTS
+    with pytest.raises(DataError, match=r"no column 'body'; --text-field takes one of \['id', 'text'\]"):
+        read(path, text_field="body")
+    with pytest.raises(DataError, match="column 'id' holds int64, not text"):
+        read(path, text_field="id")
+
+
+def test_bad_rows_of_parquet_are_named(tmp_path):
+    values = pyarrow.array([b"good", None, b"x\xffy", b"fine"], pyarrow.binary())
+    path = write_parquet(tmp_path / "a.parquet", values)
+    assert [(record.place[-2:], record.text, record.fault) for record in read(path)] == [
+        (":1", "good", ""),
+        (":2", "", NOT_TEXT),
+        (":3", "", NOT_UTF8),
+        (":4", "fine", ""),
+    ]
+    data = path.read_bytes()
+    path.write_bytes(data[:-100])
+    [record] = read(path)
+    assert "the Parquet file is damaged" in record.fault
+
+
+def test_a_saved_hugging_face_data_set(tmp_path):
+    import datasets
+
+    dataset = datasets.Dataset.from_dict({"text": TEXTS, "id": list(range(50))})
+    dataset.save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict({"train": dataset, "test": dataset.select(range(3))}).save_to_disk(str(tmp_path / "many"))
+    assert texts(tmp_path / "one") == texts(tmp_path / "many") == TEXTS
+    assert texts(tmp_path / "many", split="test") == TEXTS[:3]
+    with pytest.raises(DataError, match=r"no split 'dev'; --split takes one of \['test', 'train'\]"):
+        read(tmp_path / "many", split="dev")
+    with pytest.raises(DataError, match="no column 'body'"):
+        read(tmp_path / "one", text_field="body")
+
+
+@pytest.fixture
+def tree(tmp_path) -> Path:
+    names = [
+        "b.py",
+        "a.py",
+        "sub/c.py",
+        "sub/d.txt",
+        "test/e.py",
+        "sub/test/f.py",
+        ".git/g.py",
+        "h.bin",
+        "z.jsonl",
+        "__init__.py",
+    ]
+    for name in names:
+        path = tmp_path / "tree" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b'{"text": "z"}' if name == "z.jsonl" else name.encode())
+    return tmp_path / "tree"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "__init__.py a.py b.py sub/c.py sub/d.txt sub/test/f.py test/e.py z"),
+        ({"include": ("*.py",)}, "__init__.py a.py b.py sub/c.py sub/test/f.py test/e.py"),
+        ({"include": ("*.py",), "exclude": ("test", "__*")}, "a.py b.py sub/c.py"),
+        ({"include": ("sub/*",)}, "sub/c.py sub/d.txt sub/test/f.py"),
+        ({"include": ("*.bin",)}, "h.bin"),
+    ],
+)
+def test_folders_are_searched_in_one_order(tree, options, expected):
+    assert texts(tree, **options) == expected.split()
+
+
+def test_a_text_file_that_is_not_utf8_is_named_with_its_line(tree):
+    (tree / "b.py").write_bytes(b"fine\nfine\n caf\xe9\n")
+    faults = [record for record in read(tree) if record.fault]
+    assert faults == [Record(f"{tree}/b.py:3", "", NOT_UTF8)]
+
+
+def test_nothing_to_read_is_an_error(tree):
+    with pytest.raises(DataError, match=r"tree: holds no files that match --include \*\.java"):
+        read(tree, include=("*.java",))
+    with pytest.raises(DataError, match=r"nowhere\.txt: does not exist"):
+        read("nowhere.txt")

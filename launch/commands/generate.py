@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import category
 
 if TYPE_CHECKING:
     from launch.sources import Source
@@ -140,4 +141,4 @@ def _print(number: int, text: str, continuation: str, result: Result, arguments:
 
 def visible(text: str) -> str:
     """Text that is safe to print: control characters other than line ends and tabs cannot steer the terminal."""
-    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
+    return "".join(ascii(char)[1:-1] if category(char) == "Cc" and char not in "\n\t" else char for char in text)

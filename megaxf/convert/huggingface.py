@@ -71,13 +71,14 @@ def export(
     Raises ConvertError where no architecture fits, a weight is missing, superfluous or of a wrong shape, the tokenizer
     does not fit into the vocabulary, or `out` is in the way.
     """
-    check_names(weights.shapes, parameter_shapes(config), "the checkpoint")
+    wanted = parameter_shapes(config)
+    check_names(weights.shapes, wanted, "the checkpoint")
     architectures.model_type(config)
     with new_folder(Path(out), overwrite=overwrite, mark=CONFIG) as folder:
         ids = NO_IDS if tokenizer_folder is None else _export_tokenizer(config, tokenizer_folder, folder)
         _write_json(folder / CONFIG, architectures.to_huggingface(config, ids, dtype))
         _write_json(folder / GENERATION, {key: value for key, value in ids.items() if value is not None})
-        return write_files(folder, weights.shapes, weights.__getitem__, dtype, max_shard_size)
+        return write_files(folder, wanted, weights.__getitem__, dtype, max_shard_size)
 
 
 def _export_tokenizer(config: Config, source: str | Path, folder: Path) -> dict[str, int | None]:
@@ -127,11 +128,12 @@ def import_folder(path: str | Path) -> Imported:
     settings = _read_json(folder / CONFIG)
     config = architectures.from_huggingface(settings)
     files = SafetensorsFolder(folder)
-    weights = _Without(files, {name for name in files if DERIVED.fullmatch(name)} | _tied_copy(config, files, folder))
-    check_names(weights.shapes, parameter_shapes(config), str(folder))
+    spare = {name for name in files if DERIVED.fullmatch(name)} | _tied_copy(config, files, folder)
+    wanted = parameter_shapes(config)
+    check_names({name: shape for name, shape in files.shapes.items() if name not in spare}, wanted, str(folder))
     dtype = "bfloat16" if files.dtypes == {"bfloat16"} else "float32"
     tokenizer = folder if any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model")) else None
-    return Imported(config, weights, tokenizer, dtype, _eos_ids(folder, settings))
+    return Imported(config, _Selected(files, wanted), tokenizer, dtype, _eos_ids(folder, settings))
 
 
 def is_folder(path: str | Path) -> bool:
@@ -151,16 +153,13 @@ def _tied_copy(config: Config, files: SafetensorsFolder, folder: Path) -> set[st
     return {HEAD}
 
 
-class _Without(Mapping[str, torch.Tensor]):
-    """Some tensors hidden."""
+class _Selected(Mapping[str, torch.Tensor]):
+    """The tensors of a model among those of a folder, in the model's order."""
 
-    def __init__(self, files: SafetensorsFolder, hidden: set[str]):
-        self._files = files
-        self.shapes = {name: shape for name, shape in files.shapes.items() if name not in hidden}
+    def __init__(self, files: SafetensorsFolder, shapes: Mapping[str, torch.Size]):
+        self._files, self.shapes = files, shapes
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        if name not in self.shapes:
-            raise KeyError(name)
         return self._files[name]
 
     def __iter__(self) -> Iterator[str]:

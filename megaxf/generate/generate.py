@@ -113,9 +113,7 @@ def _room(model: Any, row: int, prompt: Sequence[int], max_new_tokens: int) -> i
     if max_new_tokens < 0:
         raise GenerateError(f"max_new_tokens = {max_new_tokens} must be 0 or more")
     if not prompt:
-        raise GenerateError(
-            f"prompt {row} is empty: a model needs one token to go on from, such as the end-of-document"
-        )
+        raise GenerateError(f"prompt {row} is empty: give at least one token, such as the end-of-document")
     if len(prompt) >= longest:
         raise GenerateError(
             f"prompt {row} has {len(prompt)} tokens and the model's longest sequence is {longest} "

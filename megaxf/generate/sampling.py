@@ -55,11 +55,12 @@ def choose(logits: torch.Tensor, sampling: Sampling, generators: Sequence[torch.
 
 def probabilities(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """The distribution drawn from, [batch, vocab], fp32; tokens that top-k or top-p exclude have 0. Not for greedy."""
-    logits, order = (logits / sampling.temperature).sort(-1, descending=True, stable=True)
+    logits, order = torch.sort(logits / sampling.temperature, dim=-1, descending=True, stable=True)
     chances = logits.softmax(-1)
     if sampling.top_k is not None:
         chances[:, sampling.top_k :] = 0
-    # A token stays while those before it do not reach p.
-    before = chances.cumsum(-1) - chances
-    chances = chances.masked_fill(before >= sampling.top_p * chances.sum(-1, keepdim=True), 0)
+    if sampling.top_p < 1:
+        # A token stays while those before it do not reach p.
+        before = chances.cumsum(-1) - chances
+        chances = chances.masked_fill(before >= sampling.top_p * chances.sum(-1, keepdim=True), 0)
     return torch.zeros_like(chances).scatter(-1, order, chances / chances.sum(-1, keepdim=True))

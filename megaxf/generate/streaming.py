@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """What decoding gives for bytes that are not yet a character."""
 CONTEXT = 8
-"""Tokens of the prompt that the first new one is decoded with: some tokenizers treat the first of a text differently."""
+"""Tokens of the prompt before the first new one: some tokenizers decode the first token of a text differently."""
 
 
 class TextStream:

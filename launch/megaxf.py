@@ -67,7 +67,7 @@ def run_verb(verb: str, argv: Sequence[str], quiet: bool = False) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        sys.stdout = None  # type: ignore[assignment]  # so that nothing is flushed into the closed pipe at exit
+        sys.stdout = None  # so that nothing is flushed into the closed pipe at exit
         return 141
     except ValueError as error:
         if not getattr(error, "user_fault", False):

@@ -150,7 +150,8 @@ def connect(launch: Launch) -> torch.device:
     os.environ["LOCAL_RANK"] = str(launch.local_rank)  # DeepSpeed takes its device from here
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     if launch.launcher == Launch.launcher:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
         return device
     if launch.address is None:
         launch = _meet_over_mpi(launch)

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from megaxf.config import Run
 
 HELP = "train a model from a run file, or continue where its run folder stands"
 
@@ -26,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("run_file", help="a YAML file, such as those in configs/runs")
     parser.add_argument("settings", nargs="*", metavar="SETTING", help="section.key=value")
+    parser.add_argument("--resume", action="store_true", help="an error where there is no checkpoint to go on from")
     parser.add_argument("--check", action="store_true", help="only validate, and print what would be run")
     parser.add_argument("--world-size", type=int, default=None, help="with --check: the number of ranks (default 1)")
     parser.add_argument("--json", action="store_true", help="with --check: print the resolved run as JSON")
@@ -33,4 +39,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check or train; returns the exit code."""
-    raise NotImplementedError
+    from megaxf.config import load_run
+    from megaxf.config_errors import ConfigError
+
+    run = load_run(arguments.run_file, arguments.settings)
+    if arguments.check:
+        return _check(run, arguments)
+    if arguments.json or arguments.world_size is not None:
+        raise ConfigError("command line", ["--json and --world-size have an effect with --check only"])
+    return _train(run, arguments)
+
+
+def _check(run: Run[Any], arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from megaxf.train.resolved import page, resolve
+
+    resolved = resolve(run, 1 if arguments.world_size is None else arguments.world_size)
+    if arguments.json:
+        print(json.dumps(resolved, indent=1))
+    else:
+        Console(highlight=False).print(page(resolved))
+    return 2 if resolved["problems"] else 0
+
+
+def _train(run: Run[Any], arguments: argparse.Namespace) -> int:
+    from launch.rendezvous import connect, detect, disconnect
+    from megaxf.config import check_world
+
+    launch = detect()
+    check_world(run, launch.world_size)
+    device = connect(launch)
+
+    from megaxf.parallel.mesh import build_mesh
+    from megaxf.train.console import Report
+    from megaxf.train.guards import Signals
+    from megaxf.train.loop import train
+
+    report = Report(run.train.steps, quiet=launch.rank != 0)
+    with Signals() as signals:
+        outcome = train(
+            run, build_mesh(), device, signals.asked, report, launcher=launch.launcher, must_resume=arguments.resume
+        )
+    disconnect()
+    return int(outcome)

@@ -14,10 +14,21 @@ IGNORED = -100
 class ArrayBatch(Protocol):
     """What the data loader gives: numpy arrays [rows, sequence], the last two may be absent."""
 
-    tokens: np.ndarray
-    labels: np.ndarray
-    positions: np.ndarray | None
-    document_ids: np.ndarray | None
+    @property
+    def tokens(self) -> np.ndarray:
+        """Ids."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The id that follows each, or -100."""
+
+    @property
+    def positions(self) -> np.ndarray | None:
+        """Places within documents."""
+
+    @property
+    def document_ids(self) -> np.ndarray | None:
+        """Equal within a document."""
 
 
 class TorchBatch(NamedTuple):

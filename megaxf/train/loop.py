@@ -1,0 +1,227 @@
+"""The training loop: from a run and a place among ranks to a trained model in the run folder.
+
+    outcome = train(run, mesh, device, stop=signals.asked, report=Report(run.train.steps))
+
+It goes on where the run folder stands. What depends on a step's number is a function of it (schedule, data), so a run
+that was stopped and continued is bit for bit the run that was not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from data_pipeline.evaluation import EvaluationRows
+from megaxf import checkpoint
+from megaxf.checkpoint.weights import TOKENIZER
+from megaxf.config import Run, check_world, to_yaml
+from megaxf.engine import Engine, TorchBatch, create
+from megaxf.models.registry import family
+from megaxf.parallel.mesh import Mesh
+from megaxf.train import guards
+from megaxf.train.console import Report
+from megaxf.train.environment import describe
+from megaxf.train.evaluate import evaluate, validation_rows
+from megaxf.train.feed import Feed, open_batches
+from megaxf.train.guards import Outcome
+from megaxf.train.metrics import Recorder, TrainRecord
+from megaxf.train.plots import plot_loss
+from megaxf.train.resolved import page, resolve
+from megaxf.train.run_folder import RunFolder
+from megaxf.train.schedules import rate_of
+from megaxf.train.start import Position, load, look, same_on_all_ranks
+from megaxf.train.throughput import Peak, find_peak, flops_per_token, mfu, tokens_per_step
+
+
+def train(
+    run: Run,
+    mesh: Mesh,
+    device: torch.device,
+    stop: Callable[[], bool],
+    report: Report,
+    *,
+    launcher: str = "",
+    must_resume: bool = False,
+) -> Outcome:
+    """Train until the last step, a stop or a divergence; collective.
+
+    stop: asked once a step whether this rank wants to end the run; one rank's wish is all ranks'.
+    must_resume: a run folder without a checkpoint is an error.
+    Raises ConfigError, DataError and CheckpointError, the same on every rank, before the first step where possible.
+    """
+    check_world(run, mesh.data_size)
+    folder = RunFolder(run.run_folder)
+    standing = look(folder, run, mesh, must_resume)
+    if standing.step >= run.train.steps:
+        report.say(f"{run.run_folder} stands at step {standing.step} of {run.train.steps}: nothing is left to do")
+        return Outcome.DONE
+    batches, validation = guards.agreed(mesh, lambda: (open_batches(run, "train"), validation_rows(run)))
+    same_on_all_ranks(run, batches, mesh)
+    engine = create(run, _model(run), mesh, device)
+    position = load(folder, engine, mesh, batches, report)
+    environment = describe(mesh, device, launcher, position.step)
+    if mesh.rank == 0:
+        folder.write_start(run, environment)
+        report.page(page(resolve(run, mesh.world_size)))
+    for sentence in standing.sentences:
+        report.warn(sentence)
+    peak = find_peak(run, mesh, device)
+    report.say(_start_line(position, environment, peak))
+    feed = Feed(batches, run, mesh, device, position.samples)
+    trainer = Trainer(run, mesh, device, engine, feed, validation, folder, report, peak, position)
+    try:
+        return trainer.run_to_end(stop)
+    finally:
+        trainer.close()
+
+
+@dataclass
+class Trainer:
+    """One run in progress."""
+
+    run: Run
+    mesh: Mesh
+    device: torch.device
+    engine: Engine
+    feed: Feed
+    validation: dict[str, EvaluationRows]
+    folder: RunFolder
+    report: Report
+    peak: Peak
+    position: Position
+
+    def __post_init__(self) -> None:
+        self.saved_step = self.position.step
+        board = self.folder.tensorboard if self.run.metrics.tensorboard else None
+        place = self.position.step, self.position.tokens
+        self.recorder = Recorder(self.folder.metrics, board, *place) if self.mesh.rank == 0 else None
+
+    def run_to_end(self, stop: Callable[[], bool]) -> Outcome:
+        """All remaining steps, with evaluations and checkpoints when they are due; collective."""
+        if self.position.step == 0:
+            self.evaluate()
+        while self.position.step < self.run.train.steps:
+            started = time.perf_counter()
+            batch, fault = guards.attempt(self.feed.next)
+            stopping, failed = guards.any_rank(self.mesh, self.device, stop(), fault is not None)
+            if stopping or failed:
+                self.save()
+                guards.raise_first(self.mesh, fault)
+                self.report.say(f"stopped after step {self.position.step}; the same command continues")
+                return Outcome.STOPPED
+            assert batch is not None
+            if not self.advance(batch, started):
+                return Outcome.DIVERGED
+            if self._due(self.run.evaluate.every):
+                self.evaluate()
+            if self._due(self.run.checkpoint.every):
+                self.save()
+        board = f"; tensorboard --logdir {self.folder.tensorboard}" if self.run.metrics.tensorboard else ""
+        self.report.say(f"done: {self.position.step:,} steps, {self.position.tokens:,} tokens{board}")
+        return Outcome.DONE
+
+    def advance(self, batch: list[TorchBatch], started: float) -> bool:
+        """One optimizer step; false where its numbers are not finite, on all ranks alike; collective."""
+        step, _, tokens = self.position
+        rate = rate_of(self.run, step + 1)
+        result = self.engine.train_step(batch, rate)
+        seconds = time.perf_counter() - started
+        self.position = Position(step + 1, self.feed.position, tokens + tokens_per_step(self.run))
+        speed = tokens_per_step(self.run) / seconds
+        flops = flops_per_token(self.run)
+        record = TrainRecord(
+            step=step + 1,
+            tokens=self.position.tokens,
+            loss=result.loss,
+            z_loss=result.z_loss,
+            learning_rate=rate,
+            gradient_norm=result.grad_norm,
+            counted_tokens=result.tokens,
+            seconds=seconds,
+            tokens_per_second=speed,
+            model_tflops=flops * speed / self.mesh.world_size / 1e12,
+            mfu=mfu(flops, speed, self.mesh.world_size, self.peak.flops),
+            data_wait=self.feed.waited / seconds,
+            memory_bytes=memory(self.device),
+        )
+        if self.recorder:
+            self.recorder.train(record)
+        self.report.step(record)
+        if not guards.is_finite(result):
+            self.report.warn(
+                f"loss or gradient of step {step + 1} is not finite: all ranks stop here and save nothing; the newest "
+                f"checkpoint is of step {self.saved_step}. Start again with a lower optimizer.learning_rate, a longer "
+                "warm-up, or other data"
+            )
+        return guards.is_finite(result)
+
+    def evaluate(self) -> None:
+        """The validation loss of each source; collective."""
+        for source, rows in self.validation.items():
+            found = evaluate(self.engine, rows, source, self.run, self.mesh, self.device)
+            if self.recorder:
+                self.recorder.evaluation(self.position.step, self.position.tokens, found)
+            self.report.evaluation(self.position.step, found)
+
+    def save(self) -> None:
+        """A checkpoint of this step, unless there is one; collective."""
+        step, samples, tokens = self.position
+        if step == self.saved_step:
+            return
+        started = time.perf_counter()
+        path = checkpoint.save(
+            self.folder.checkpoints,
+            step,
+            self.engine,
+            {"samples": samples, "tokens": tokens, "fingerprint": self.feed.batches.fingerprint},
+            self.mesh,
+            config=to_yaml(self.run),
+            tokenizer=self.feed.batches.datasets[0].folder / TOKENIZER,
+            keep_last=self.run.checkpoint.keep_last,
+        )
+        self.saved_step = step
+        self.report.say(f"saved {path} in {time.perf_counter() - started:.1f} s")
+
+    def close(self) -> None:
+        """End what runs beside the loop, and draw the curve; not collective, so it is safe after any error."""
+        self.feed.close()
+        if self.recorder:
+            self.recorder.close()
+            title = Path(self.run.run_folder).name
+            if plot_loss(self.folder.metrics, self.folder.plot, title):
+                self.report.say(f"loss curve: {self.folder.plot}")
+
+    def _due(self, every: int) -> bool:
+        step = self.position.step
+        return step == self.run.train.steps or bool(every and step % every == 0)
+
+
+def _model(run: Run) -> torch.nn.Module:
+    module: torch.nn.Module = family(run.model.family).Model(
+        run.model, attention_backend=run.train.attention_backend, recompute=run.train.recompute
+    )
+    return module
+
+
+def _start_line(position: Position, environment: dict[str, Any], peak: Peak) -> str:
+    devices = sorted({rank["device"] for rank in environment["ranks"]})
+    begins = f"going on after step {position.step:,}" if position.step else "a new run"
+    ranks, threads = len(environment["ranks"]), environment["threads_per_rank"]
+    return (
+        f"{begins} on {ranks} x {', '.join(devices)}, "
+        f"{threads} {'thread' if threads == 1 else 'threads'} each; "
+        f"MFU against {peak.flops / 1e12:.4g} TFLOP/s ({peak.origin})"
+    )
+
+
+def memory(device: torch.device) -> int:
+    """Bytes: the most that was allocated on the GPU, or what the process holds without one."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return int(psutil.Process().memory_info().rss)

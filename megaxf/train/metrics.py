@@ -1,0 +1,139 @@
+"""What is recorded of a run: a line in metrics.jsonl and TensorBoard scalars for each step and each evaluation.
+
+    {"kind": "train", "step": 12, "tokens": 98304, "loss": 4.1, "learning_rate": 0.0003, ...}
+    {"kind": "evaluation", "step": 12, "tokens": 98304, "source": "books", "loss": 4.0, "perplexity": 54.6, ...}
+
+`tokens` counts what the run has read so far: sequences x sequence length over all data-parallel ranks. A number that is
+not finite is null. When a run goes on from a checkpoint, what was recorded beyond it is dropped: no step stands twice.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from megaxf.train.evaluate import Evaluation
+
+
+@dataclass(frozen=True)
+class TrainRecord:
+    """One optimizer step."""
+
+    step: int
+    tokens: int
+    """Read so far, with this step."""
+    loss: float
+    z_loss: float
+    learning_rate: float
+    gradient_norm: float
+    """Before clipping."""
+    counted_tokens: int
+    """Targets of this step that count in the loss."""
+    seconds: float
+    """Of the step, waiting for data included; evaluation and checkpoints not."""
+    tokens_per_second: float
+    """Of all ranks together."""
+    model_tflops: float
+    """Model TFLOP/s per device."""
+    mfu: float
+    data_wait: float
+    """Share of the step that was spent waiting for data, on rank 0."""
+    memory_bytes: int
+    """Rank 0: most memory allocated on the GPU so far, or resident memory of the process without one."""
+
+
+TAGS = {
+    "loss": "train/loss",
+    "z_loss": "train/z_loss",
+    "learning_rate": "train/learning_rate",
+    "gradient_norm": "train/gradient_norm",
+    "tokens": "train/tokens",
+    "counted_tokens": "train/counted_tokens",
+    "seconds": "throughput/seconds_per_step",
+    "tokens_per_second": "throughput/tokens_per_second",
+    "model_tflops": "throughput/model_tflops_per_device",
+    "mfu": "throughput/mfu",
+    "data_wait": "throughput/data_wait",
+    "memory_bytes": "throughput/memory_bytes",
+}
+"""Field of a TrainRecord -> TensorBoard tag, over steps."""
+
+
+class Recorder:
+    """Writes records of rank 0 as they come, going on from a step and its tokens (0 and 0: a new run)."""
+
+    def __init__(self, file: Path, tensorboard: Path | None, step: int, tokens: int) -> None:
+        truncate(file, step)
+        self._file: TextIO = file.open("a", encoding="utf-8")
+        self._boards = _open_boards(tensorboard, step, tokens) if tensorboard else ()
+
+    def train(self, record: TrainRecord) -> None:
+        """Record one step."""
+        values = asdict(record)
+        self._line("train", values)
+        self._scalars({tag: values[field] for field, tag in TAGS.items()}, record.step, record.tokens)
+
+    def evaluation(self, step: int, tokens: int, found: Evaluation) -> None:
+        """Record the evaluation of one source."""
+        fields = found._asdict() | {"perplexity": found.perplexity, "counted_tokens": found.tokens}
+        self._line("evaluation", fields | {"step": step, "tokens": tokens})
+        names = ("loss", "perplexity")
+        self._scalars({f"evaluation/{found.source}/{name}": fields[name] for name in names}, step, tokens)
+        for board in self._boards:
+            board.flush()
+
+    def close(self) -> None:
+        """Write what is still held."""
+        self._file.close()
+        for board in self._boards:
+            board.close()
+
+    def _line(self, kind: str, values: dict[str, Any]) -> None:
+        finite = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in values.items()}
+        self._file.write(json.dumps({"kind": kind, **finite}) + "\n")
+        self._file.flush()
+
+    def _scalars(self, scalars: dict[str, float], step: int, tokens: int) -> None:
+        for board, place in zip(self._boards, (step, tokens), strict=False):
+            for tag, value in scalars.items():
+                board.add_scalar(tag, value, place)
+
+
+def _open_boards(folder: Path, step: int, tokens: int) -> tuple[Any, Any]:
+    """Two TensorBoard runs with the same tags: over steps, and `by_tokens`. Each hides what it held beyond here."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    def board(path: Path, place: int) -> Any:
+        return SummaryWriter(str(path), purge_step=place + 1 if place else 0, flush_secs=30)
+
+    return board(folder, step), board(folder / "by_tokens", tokens)
+
+
+def read_records(file: Path) -> Iterator[dict[str, Any]]:
+    """The records of a metrics.jsonl; a last line that a crash has cut is passed over."""
+    if not file.exists():
+        return
+    with open(file, encoding="utf-8") as lines:
+        for line in lines:
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                return
+
+
+def truncate(file: Path, step: int) -> None:
+    """Drop the records beyond `step`; at step 0, where the run starts anew, all of them."""
+    if not file.exists():
+        return
+    kept = [record for record in read_records(file) if step and record["step"] <= step]
+    temporary = file.with_suffix(".part")
+    with open(temporary, "w", encoding="utf-8") as lines:
+        lines.writelines(json.dumps(record) + "\n" for record in kept)
+        lines.flush()
+        os.fsync(lines.fileno())
+    temporary.replace(file)

@@ -1,0 +1,70 @@
+"""What a run continues from, and what a changed configuration means for it: said aloud, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from megaxf.config import Run, validate
+from megaxf.config_errors import ConfigError
+from megaxf.config_files import parse_yaml
+from megaxf.train.schedules import rate_of
+
+Settings = Mapping[str, Any]
+
+CONSEQUENCES = {
+    "data.sequence_length": "rows are cut anew: the order of the data is another one from here on",
+    "data.": "the order of the data is another one from here on: rows may come again before all have come",
+    "seed": "the order of the data is another one from here on; weights go on as they are",
+    "train.global_batch_size": "reading goes on at the next sample that has not been read",
+    "train.precision": "the losses are not those of the run so far",
+}
+"""Start of a key -> what follows from changing it. The layout (engine, micro-batch) changes rounding only."""
+
+SILENT = ("run_folder", "evaluate.", "checkpoint.", "metrics.")
+HORIZON = ("train.steps", "schedule.", "optimizer.learning_rate")
+
+
+def compare(run: Run, saved: Path, step: int) -> list[str]:
+    """Sentences about what differs from the configuration in the file `saved`, for a run that goes on after `step`.
+
+    Raises ConfigError where the model is another one.
+    """
+    old = parse_yaml(saved.read_text(encoding="utf-8"), str(saved))
+    changed = {key: values for key, *values in differences(old, run.model_dump(mode="json"))}
+    model = [f"{key}: {was} -> {now}" for key, (was, now) in changed.items() if key.startswith("model.")]
+    if model:
+        raise ConfigError(
+            str(saved),
+            [f"the run folder holds another model: {', '.join(model)}; use its model, or another run_folder"],
+        )
+    spoken = {key: values for key, values in changed.items() if not key.startswith(SILENT)}
+    sentences = [f"{key} has changed: {was} -> {now}{_consequence(key)}" for key, (was, now) in spoken.items()]
+    if any(key.startswith(HORIZON) for key in spoken):
+        sentences.append(_rates(old, run, step + 1))
+    return sentences
+
+
+def differences(old: Settings, new: Settings, above: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """(key, old value, new value) of all settings that differ; None for one that is not there."""
+    for name in [*old, *(name for name in new if name not in old)]:
+        was, now = old.get(name), new.get(name)
+        if isinstance(was, Mapping) and isinstance(now, Mapping):
+            yield from differences(was, now, f"{above}{name}.")
+        elif was != now:
+            yield f"{above}{name}", was, now
+
+
+def _consequence(key: str) -> str:
+    found = next((text for start, text in CONSEQUENCES.items() if key.startswith(start)), None)
+    return f"; {found}" if found else ""
+
+
+def _rates(old: Settings, run: Run, step: int) -> str:
+    """The learning rate of the next step before and after."""
+    try:
+        before = f"{rate_of(validate(dict(old), 'saved'), step):.6g}"
+    except ConfigError:
+        before = "unknown, since this version does not read the old configuration"
+    return f"the learning rate of step {step} was to be {before} and now is {rate_of(run, step):.6g}"

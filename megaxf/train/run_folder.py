@@ -1,0 +1,60 @@
+"""The folder of a run: what lies where, and whether it may be used.
+
+config.yaml        the resolved configuration of the last start
+environment.json   versions, git state, hosts and devices of each start
+metrics.jsonl      a line a step
+tensorboard/       the same for TensorBoard
+checkpoints/       step-00000012, ...
+loss.png           drawn when the run ends or stops
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from megaxf.config import Run, to_yaml
+from megaxf.config_errors import ConfigError
+
+LOGS = (".log", ".out", ".err")
+"""Files that a batch system may put into the folder before the run starts."""
+
+
+class RunFolder:
+    """Paths of one run folder."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.environment = self.path / "environment.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.tensorboard = self.path / "tensorboard"
+        self.checkpoints = self.path / "checkpoints"
+        self.plot = self.path / "loss.png"
+
+    def check(self) -> None:
+        """Raises ConfigError where the folder is not one of a run, nor free to become one."""
+        if self.path.exists() and not self.path.is_dir():
+            raise self._fault("is a file; name another folder")
+        if not self.path.is_dir() or self.config.is_file():
+            return
+        foreign = sorted(entry.name for entry in self.path.iterdir() if entry.suffix not in LOGS)
+        if foreign:
+            shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
+            raise self._fault(
+                f"holds {shown} and no config.yaml, so it is not the folder of a run; name another or an empty one"
+            )
+
+    def write_start(self, run: Run, environment: dict[str, Any]) -> None:
+        """Create the folder where need be, and write the configuration and the environment of this start."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            starts = json.loads(self.environment.read_text()) if self.environment.exists() else []
+            self.environment.write_text(json.dumps([*starts, environment], indent=1) + "\n", encoding="utf-8")
+            self.config.write_text(to_yaml(run), encoding="utf-8")
+        except OSError as error:
+            raise self._fault(f"cannot be written: {error}") from None
+
+    def _fault(self, what: str) -> ConfigError:
+        return ConfigError("run_folder", [f"run_folder = {self.path} {what}"])

@@ -1,0 +1,81 @@
+"""Before the first step: what the run folder holds, whether all ranks mean the same run, and from where it goes on."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from data_pipeline.loader import Batches
+from megaxf import checkpoint
+from megaxf.checkpoint.weights import CONFIG
+from megaxf.config import Run, to_yaml
+from megaxf.config_errors import ConfigError
+from megaxf.engine import Engine
+from megaxf.parallel.collectives import broadcast_object, gather_objects
+from megaxf.parallel.mesh import Mesh
+from megaxf.train.console import Report
+from megaxf.train.guards import agreed
+from megaxf.train.resume import compare
+from megaxf.train.run_folder import RunFolder
+
+
+class Position(NamedTuple):
+    """How far a run has come; kept in its checkpoints."""
+
+    step: int = 0
+    samples: int = 0
+    """Sequences read: where the data goes on, whatever the batch size was."""
+    tokens: int = 0
+
+
+class Standing(NamedTuple):
+    """What a run folder holds before the start."""
+
+    step: int
+    sentences: list[str]
+    """What has changed since, and what follows."""
+
+
+def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool) -> Standing:
+    """Rank 0's view of the run folder, on all ranks; collective. Raises ConfigError where it may not be used."""
+
+    def look_at_it() -> Standing | None:
+        if mesh.rank != 0:
+            return None
+        folder.check()
+        complete = [found for found in checkpoint.list_checkpoints(folder.checkpoints) if found.fault is None]
+        if not complete and must_resume:
+            raise ConfigError("--resume", [f"run_folder = {folder.path} holds no complete checkpoint to go on from"])
+        if complete:
+            newest = complete[-1]
+            return Standing(newest.step, compare(run, newest.path / CONFIG, newest.step))
+        if folder.config.exists():
+            compare(run, folder.config, 0)
+        return Standing(0, [])
+
+    standing = broadcast_object(agreed(mesh, look_at_it), mesh)
+    assert standing is not None
+    return standing
+
+
+def same_on_all_ranks(run: Run, batches: Batches, mesh: Mesh) -> None:
+    """Raises ConfigError where ranks were started with different settings or see different data; collective."""
+    for what, value in (("settings", to_yaml(run)), ("data", batches.fingerprint)):
+        values = gather_objects(value, mesh)
+        other = [rank for rank, found in enumerate(values) if found != values[0]]
+        if other:
+            raise ConfigError(
+                f"rank {other[0]}",
+                [f"has other {what} than rank 0 ({len(other)} ranks differ); give all ranks the same files"],
+            )
+
+
+def load(folder: RunFolder, engine: Engine, mesh: Mesh, batches: Batches, report: Report) -> Position:
+    """The newest sound checkpoint into the engine; collective."""
+    extra: dict[str, Any] | None = checkpoint.load_latest(folder.checkpoints, engine, mesh, report.warn)
+    if extra is None:
+        return Position()
+    if extra["fingerprint"] != batches.fingerprint:
+        report.warn(
+            f"the data is not what {extra['path']} was trained on; reading goes on at sample {extra['samples']:,}"
+        )
+    return Position(extra["step"], extra["samples"], extra["tokens"])

@@ -1,0 +1,77 @@
+"""How fast a run is, and what share of the hardware's peak that is.
+
+    MFU = model FLOPs per token x tokens per second / (number of devices x peak FLOP/s of one device)
+
+Model FLOPs are those that the mathematics needs (`megaxf.plan.flops.per_token`: causal attention, no recomputation),
+tokens are those of all ranks together, the peak is that of dense matrix products in the run's precision (PaLM, arXiv
+2204.02311).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import torch
+
+from megaxf.config import Run
+from megaxf.parallel.collectives import barrier, sum_numbers
+from megaxf.parallel.mesh import Mesh
+from megaxf.plan.flops import per_token
+from megaxf.plan.hardware import peak_flops
+
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+class Peak(NamedTuple):
+    """Peak FLOP/s of one device and where that number is from."""
+
+    flops: float
+    origin: str
+
+
+def mfu(flops_per_token: float, tokens_per_second: float, devices: int, peak: float) -> float:
+    """The share of the peak, by the formula above. tokens_per_second: of all devices; peak: FLOP/s of one."""
+    return flops_per_token * tokens_per_second / (devices * peak)
+
+
+def flops_per_token(run: Run) -> float:
+    """Model FLOPs of training on one token of the run."""
+    return per_token(run.model, run.data.sequence_length)
+
+
+def tokens_per_step(run: Run) -> int:
+    """Tokens of one global batch, however many ranks share it."""
+    return run.train.global_batch_size * run.data.sequence_length
+
+
+def find_peak(run: Run, mesh: Mesh, device: torch.device) -> Peak:
+    """The peak as set, else from the table of GPUs, else measured on all ranks at once; collective."""
+    if run.metrics.peak_tflops is not None:
+        return Peak(run.metrics.peak_tflops * 1e12, "as set")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    if known := peak_flops(name, _table_dtype(run.train.precision)):
+        return Peak(known, f"{name}, by its maker")
+    barrier(mesh)
+    measured = measure_matmul(DTYPES[run.train.precision], device)
+    return Peak(sum_numbers([measured], mesh.axis("data"), device)[0] / mesh.data_size, "measured matrix product")
+
+
+def _table_dtype(precision: str) -> str:
+    allows_tf32 = torch.get_float32_matmul_precision() != "highest"
+    return "tf32" if precision == "fp32" and allows_tf32 else precision
+
+
+def measure_matmul(dtype: torch.dtype, device: torch.device, seconds: float = 0.5) -> float:
+    """FLOP/s of the fastest of several square matrix products, with this process' threads."""
+    size = 1024 if device.type == "cpu" else 8192
+    left, right = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
+    best, end = float("inf"), time.perf_counter() + seconds
+    torch.matmul(left, right)
+    while time.perf_counter() < end:
+        started = time.perf_counter()
+        torch.matmul(left, right)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - started)
+    return 2 * size**3 / best

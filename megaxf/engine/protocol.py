@@ -69,5 +69,8 @@ class Engine(Protocol):
         ...
 
     def model_for_inference(self) -> AbstractContextManager[torch.nn.Module]:
-        """The model with whole weights, in evaluation mode, while the context lasts; collective."""
+        """The model with whole weights to read, in evaluation mode, while the context lasts; collective.
+
+        To compute a loss call `evaluate`: with ZeRO 3 a forward pass gives the weights back, layer by layer.
+        """
         ...

@@ -5,11 +5,13 @@
     mpirun -n 2 python launch/pretrain.py run.yaml
 
 The arguments are those of `megaxf pretrain`. Faults are the same on every rank: rank 0 tells, all leave with code 2.
+The others leave later, since a launcher ends all ranks at the first that fails, and rank 0 has to come to speak.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,9 +19,12 @@ if __name__ == "__main__":
     # Python puts this folder first on the path, where launch/megaxf.py would hide the package megaxf.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from launch.megaxf import fail, run_verb
+from launch.megaxf import USER_FAULT, fail, run_verb
 from launch.rendezvous import detect
 from megaxf.config_errors import ConfigError
+
+PATIENCE_SECONDS = 15
+"""For how long ranks may differ in reaching the same fault: imports from a busy disk."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         rank = detect().rank
     except ConfigError as error:
         return fail(str(error))
-    return run_verb("pretrain", sys.argv[1:] if argv is None else argv, quiet=rank != 0)
+    code = run_verb("pretrain", sys.argv[1:] if argv is None else argv, quiet=rank != 0)
+    if code == USER_FAULT and rank != 0:
+        time.sleep(PATIENCE_SECONDS)
+    return code
 
 
 if __name__ == "__main__":

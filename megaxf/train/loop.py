@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -23,6 +22,7 @@ from megaxf.checkpoint.weights import TOKENIZER
 from megaxf.config import Run, check_world, to_yaml
 from megaxf.engine import Engine, TorchBatch, create
 from megaxf.models.registry import family
+from megaxf.parallel.collectives import barrier
 from megaxf.parallel.mesh import Mesh
 from megaxf.train import guards
 from megaxf.train.console import Report
@@ -76,9 +76,11 @@ def train(
     feed = Feed(batches, run, mesh, device, position.samples)
     trainer = Trainer(run, mesh, device, engine, feed, validation, folder, report, peak, position)
     try:
-        return trainer.run_to_end(stop)
+        outcome = trainer.run_to_end(stop)
     finally:
         trainer.close()
+    barrier(mesh)  # A launcher ends all ranks when the first leaves with a code that is not 0: rank 0 has drawn by now.
+    return outcome
 
 
 @dataclass
@@ -193,8 +195,7 @@ class Trainer:
         self.feed.close()
         if self.recorder:
             self.recorder.close()
-            title = Path(self.run.run_folder).name
-            if plot_loss(self.folder.metrics, self.folder.plot, title):
+            if plot_loss(self.folder.metrics, self.folder.plot, self.run.run_folder):
                 self.report.say(f"loss curve: {self.folder.plot}")
 
     def _due(self, every: int) -> bool:

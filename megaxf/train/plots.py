@@ -18,6 +18,7 @@ def plot_loss(metrics: Path, image: Path, title: str) -> bool:
         return False
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
     figure = Figure(figsize=(9, 5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
@@ -36,6 +37,7 @@ def plot_loss(metrics: Path, image: Path, title: str) -> bool:
     if tokens_per_step:
         scale = (lambda steps: steps * tokens_per_step, lambda tokens: tokens / tokens_per_step)
         top = axes.secondary_xaxis("top", functions=scale)
+        top.xaxis.set_major_formatter(EngFormatter(sep=""))
         top.set_xlabel("tokens")
     figure.savefig(image)
     return True

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizer import load_tokenizer, write_settings
@@ -25,8 +25,8 @@ from data_pipeline.tokenizer_sentencepiece import SPACE_MARK, SentencePieceToken
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Kinds of sentencepiece's pieces."""
 UNIGRAM, BPE = 1, 2
-UNREACHABLE = -1000.0
-"""Score of pieces that no text may be cut into: far below the sum of any normal pieces of their length."""
+BYTE_NAMES = Regex("<(?=0x[0-9A-F]{2}>)")
+"""The opening of a byte token's name, should a text contain one."""
 
 
 def export_tokenizer(source: str | Path, folder: str | Path, *, max_length: int) -> dict[str, int | None]:
@@ -46,9 +46,13 @@ def export_tokenizer(source: str | Path, folder: str | Path, *, max_length: int)
         tokenizer.save(folder)
         config |= json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
         config.pop("auto_map", None)
+    for kind in ("bos", "pad"):
+        token = config.pop(f"{kind}_token", None)
+        token = token.get("content") if isinstance(token, dict) else token
+        if token is not None:
+            config[f"{kind}_token"] = token
     config["eos_token"] = tokenizer.eod_token
-    if config.get("pad_token") is None:
-        config["pad_token"] = tokenizer.eod_token
+    config.setdefault("pad_token", tokenizer.eod_token)
     config.setdefault("model_max_length", max_length)
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
     return _special_ids(folder, config)
@@ -59,7 +63,6 @@ def _special_ids(folder: Path, config: dict[str, Any]) -> dict[str, int | None]:
     ids: dict[str, int | None] = {}
     for kind in ("bos", "eos", "pad"):
         token = config.get(f"{kind}_token")
-        token = token["content"] if isinstance(token, dict) else token
         ids[f"{kind}_token_id"] = None if token is None else written.token_to_id(token)
     return ids
 
@@ -77,6 +80,9 @@ def tokenizer_json(model: bytes, keeps_space_mark: bool) -> tokenizers.Tokenizer
     fallback = any(kind == BYTE for _, _, kind in pieces)
     result = tokenizers.Tokenizer(_bpe(pieces, fallback) if kind == BPE else _unigram(pieces, fallback))
     result.normalizer = _normalizer(proto.normalizer_spec, keeps_space_mark)
+    if kind == UNIGRAM and fallback:
+        # A text that spells the name of a byte token must not be cut into that token.
+        result.pre_tokenizer = pre_tokenizers.Split(BYTE_NAMES, "merged_with_previous")
     strip = [decoders.Strip(" ", 1, 0)] if proto.normalizer_spec.add_dummy_prefix else []
     result.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), *strip])
     result.add_special_tokens([_whole(piece, True) for piece, _, kind in pieces if kind == CONTROL])
@@ -118,7 +124,11 @@ def _merges(pieces: Pieces) -> Iterator[tuple[str, str]]:
 
 
 def _unigram(pieces: Pieces, fallback: bool) -> models.Unigram:
-    scored = [(piece, score if kind == NORMAL else UNREACHABLE) for piece, score, kind in pieces]
+    # The lowest score fixes the cost of unknown characters, so the others must not lie below the normal ones.
+    lowest = min(score for _, score, kind in pieces if kind == NORMAL)
+    scored = [(piece, score if kind == NORMAL else lowest) for piece, score, kind in pieces]
+    # Every piece is found where it stands in a text. This one must not be: no text has a NUL before it.
+    scored[_unknown(pieces)] = (f"\0{pieces[_unknown(pieces)][0]}", lowest)
     return models.Unigram(scored, _unknown(pieces), fallback)
 
 

@@ -1,0 +1,112 @@
+"""Files of an export: shards and index agree, nothing stale is left, dtypes survive."""
+
+import json
+import weakref
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from megaxf.convert.errors import ConvertError
+from megaxf.convert.huggingface import export, import_folder
+from megaxf.convert.safetensors_files import SafetensorsFolder, write_files
+
+
+def every_tensor(folder):
+    """(tensor name -> file it is in, bytes of tensors); each tensor may appear once."""
+    where, size = {}, 0
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                assert name not in where
+                where[name] = path.name
+                size += file.get_tensor(name).nbytes
+    return where, size
+
+
+def test_small_shards_replace_a_larger_export(tmp_path, make_config, make_weights):
+    out = tmp_path / "out"
+    export(
+        make_config(num_hidden_layers=5), make_weights(make_config(num_hidden_layers=5)), None, out, max_shard_size=9000
+    )
+    before = {path.name for path in out.iterdir()}
+    config = make_config()
+    with pytest.raises(ConvertError, match="pass --overwrite"):
+        export(config, make_weights(config), None, out)
+    assert {path.name for path in out.iterdir()} == before
+    export(config, make_weights(config), None, out, max_shard_size=30_000, overwrite=True)
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    where, size = every_tensor(out)
+    assert where == index["weight_map"] and size == index["metadata"]["total_size"]
+    assert set(where) == set(make_weights(config))
+    limit = 30_000 + 1500  # the header
+    assert len(set(where.values())) > 1 and all(path.stat().st_size < limit for path in out.glob("*.safetensors"))
+    export(config, make_weights(config), None, out, overwrite=True)
+    assert {path.name for path in out.iterdir()} == {"config.json", "generation_config.json", "model.safetensors"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_smallest_shards_hold_one_tensor(tmp_path, make_config, make_weights):
+    config = make_config()
+    weights = make_weights(config)
+    export(config, weights, None, tmp_path / "out", dtype="float32", max_shard_size=1)
+    assert len(list((tmp_path / "out").glob("*.safetensors"))) == len(weights) == 30
+    back = import_folder(tmp_path / "out").weights
+    assert all(torch.equal(back[name], weights[name]) for name in weights)
+
+
+def test_bf16_in_bf16_out(tmp_path, make_config, make_weights):
+    config = make_config()
+    weights = make_weights(config)
+    weights["model.norm.weight"][:4] = torch.tensor([1e-6, 3e38, -1e-38, 65519.0])
+    export(config, weights, None, tmp_path / "one")
+    first = import_folder(tmp_path / "one")
+    assert first.dtype == "bfloat16"
+    assert first.weights["model.norm.weight"][:2].tolist() == pytest.approx([1e-6, 3e38], rel=4e-3)
+    as_fp32 = type(weights)({name: first.weights[name].float() for name in first.weights})
+    export(first.config, as_fp32, None, tmp_path / "two", dtype=first.dtype)
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+    assert json.loads((tmp_path / "two/config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_one_tensor_at_a_time(tmp_path):
+    alive, most = weakref.WeakSet(), []
+
+    def read(name):
+        value = torch.full((500,), float(name))
+        alive.add(value)
+        most.append(len(alive))
+        return value
+
+    size = write_files(tmp_path, {str(k): torch.Size([500]) for k in range(20)}, read, "float32", 5000)
+    assert size == 20 * 2000 and max(most) <= 2
+    folder = SafetensorsFolder(tmp_path)
+    assert [folder[str(k)][0].item() for k in range(20)] == list(range(20))
+
+
+def test_a_failed_export_leaves_nothing(tmp_path, make_config, make_weights):
+    config = make_config()
+    weights = make_weights(config)
+    out = tmp_path / "out"
+    export(config, weights, None, out)
+
+    class Broken(type(weights)):
+        def __getitem__(self, name):
+            if name == "lm_head.weight":
+                raise OSError("no space left on device")
+            return super().__getitem__(name)
+
+    content = (out / "model.safetensors").read_bytes()
+    with pytest.raises(OSError, match="no space"):
+        export(config, Broken(weights), None, out, dtype="float32", overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (out / "model.safetensors").read_bytes() == content
+
+
+def test_a_folder_that_is_no_export_is_never_replaced(tmp_path, make_config, make_weights):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/thesis.tex").touch()
+    with pytest.raises(ConvertError, match=r"home exists and is no earlier output \(it has no config.json\)"):
+        export(make_config(), make_weights(make_config()), None, tmp_path / "home", overwrite=True)
+    assert (tmp_path / "home/thesis.tex").exists()

@@ -1,0 +1,68 @@
+"""Every command of the README and of docs/ runs as it is written there, page after page in one folder."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ["README.md", "docs/prepare.md", "docs/inspect.md", "docs/pretrain.md", "docs/convert.md", "docs/generate.md"]
+SOURCES = ("argparse.py", "ast.py", "bisect.py", "calendar.py", "cmd.py", "codecs.py", "csv.py", "difflib.py", "enum.py")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced blocks of one language in a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(page: str) -> list[str]:
+    """The lines behind a dollar sign."""
+    return [line[2:] for block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ ")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What the pages take as given: some texts, a few prompts, the launch folder."""
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "texts").mkdir()
+    for number, name in enumerate(SOURCES * 2):
+        text = (Path(sysconfig.get_paths()["stdlib"]) / name).read_text()
+        (folder / "texts" / f"{number}-{name}").write_text(f"# copy {number}\n{text}")
+    lines = [json.dumps({"text": f"Note {number} is about the number {number}. " * 5}) for number in range(60)]
+    (folder / "notes.jsonl").write_text("\n".join(lines))
+    (folder / "prompts.txt").write_text("import os\nclass Parser\n")
+    (folder / "launch").symlink_to(ROOT / "launch")
+    return folder
+
+
+def argv(command: str) -> list[str]:
+    """The command with this environment's programs."""
+    words = shlex.split(command)
+    programs = {"megaxf": ["-m", "launch.megaxf"], "torchrun": ["-m", "torch.distributed.run", "--standalone"]}
+    return [sys.executable, *programs[words[0]], *words[1:]]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_the_page_run(page, folder):
+    assert commands(page), f"{page} has no command"
+    for block in blocks(page, "yaml"):
+        name = re.match(r"# (\S+\.yaml)\n", block).group(1)
+        (folder / name).write_text(block)
+    for command in commands(page):
+        for output in ("tokens/", "tokens-notes/", "runs/continued", "my-model"):
+            if command.endswith((f"--output {output}", f" {output}", f" {output} --to megaxf")):
+                shutil.rmtree(folder / output, ignore_errors=True)
+        done = subprocess.run(argv(command), cwd=folder, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{page}: {command}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+
+
+def test_every_page_is_run_or_has_no_command():
+    pages = {"README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))}
+    assert {page for page in pages if commands(page)} == set(PAGES)

@@ -47,7 +47,9 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], proce
 
 
 def _follow_parent() -> None:
-    """Leaves Ctrl-C to the parent, and ends with it however it ends."""
+    """Leaves Ctrl-C to the parent, ends with it however it ends, and keeps to one core."""
+    # Else each worker's tokenizer library would start a thread for every core of the machine.
+    os.putenv("TOKENIZERS_PARALLELISM", "false")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None

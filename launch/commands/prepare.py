@@ -79,6 +79,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _cores() -> int:
+    """The cores that this process may use, where the system tells them (a job on a cluster has fewer than the node)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _add_tokenizer_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--tokenizer", metavar="PATH", help="sentencepiece .model, tokenizer.json, or a folder with one")
     group.add_argument(
@@ -131,7 +136,7 @@ def _add_output_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--processes",
         type=int,
-        default=len(os.sched_getaffinity(0)),
+        default=_cores(),
         metavar="N",
         help="processes that tokenise (default: the cores of this machine, %(default)s)",
     )

@@ -1,0 +1,138 @@
+"""`megaxf convert` and `megaxf generate` on a run folder, a checkpoint and a Hugging Face folder."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import transformers
+import yaml
+
+from launch.megaxf import main
+from launch.sources import model_section, parse_size
+from megaxf.checkpoint import find_latest, read_weights, save_weights
+
+PROMPT = "def f(x):\n"
+
+
+@pytest.fixture
+def run_folder(tmp_path, make_config, make_weights, tokenizer_folder):
+    config = make_config(vocab_size=310)
+    weights = make_weights(config)
+    text = yaml.safe_dump(model_section(config, "float32"))
+    save_weights(
+        tmp_path / "run/checkpoints", weights.shapes, weights.__getitem__, {}, config=text, tokenizer=tokenizer_folder
+    )
+    return tmp_path / "run"
+
+
+def megaxf(capsys, *arguments):
+    """(exit code, output, errors) of the command."""
+    code = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_there_and_back_again(tmp_path, run_folder, capsys):
+    code, out, err = megaxf(capsys, "convert", run_folder, tmp_path / "hf")
+    assert code == 0, err
+    assert "30 tensors, 54,108 parameters, 0.2 MB" in out
+    assert json.loads((tmp_path / "hf/config.json").read_text())["dtype"] == "float32"
+    assert megaxf(capsys, "convert", tmp_path / "hf", tmp_path / "back", "--to", "megaxf")[0] == 0
+    first, second = find_latest(run_folder / "checkpoints"), find_latest(tmp_path / "back/checkpoints")
+    before, after = read_weights(first), read_weights(second)
+    assert list(before) == list(after) and all(torch.equal(before[name], after[name]) for name in before)
+    assert yaml.safe_load((first / "config.yaml").read_text()) == yaml.safe_load((second / "config.yaml").read_text())
+    assert megaxf(capsys, "convert", second, tmp_path / "again")[0] == 0
+    for name in ("model.safetensors", "config.json", "generation_config.json", "tokenizer.json"):
+        assert (tmp_path / "hf" / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
+
+
+def test_greedy_text_is_transformers_text(tmp_path, run_folder, capsys):
+    assert megaxf(capsys, "convert", run_folder, tmp_path / "hf")[0] == 0
+    oracle = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", attn_implementation="eager")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    inputs = tokenizer(PROMPT, return_tensors="pt")
+    tokens = oracle.generate(**inputs, max_new_tokens=24, do_sample=False)[0, inputs.input_ids.shape[1] :].tolist()
+    expected = tokens[: tokens.index(1)] if 1 in tokens else tokens
+    for source in (run_folder, find_latest(run_folder / "checkpoints"), tmp_path / "hf"):
+        code, out, err = megaxf(
+            capsys, "generate", source, "--prompt", PROMPT, "--prompt", "class", "--max-new-tokens", 24, "--json"
+        )
+        assert code == 0, err
+        answers = [json.loads(line) for line in out.splitlines()]
+        assert answers[0]["tokens"] == expected and answers[0]["prompt"] == PROMPT
+        assert answers[0]["stopped_by"] == ("eos" if 1 in tokens else "length")
+        assert answers[0]["continuation"]
+
+
+def test_streaming_prints_what_the_whole_prints(run_folder, capsys):
+    asked = ["generate", run_folder, "--prompt", PROMPT, "--max-new-tokens", 30, "--temperature", 1.0, "--seed", 3]
+    code, streamed, _ = megaxf(capsys, *asked)
+    assert code == 0 and streamed.startswith(PROMPT) and "<|endoftext|>" not in streamed
+    assert megaxf(capsys, *asked, "--no-stream")[1] == streamed
+
+
+def test_prompts_from_a_file_and_an_empty_one(tmp_path, run_folder, capsys):
+    (tmp_path / "prompts").write_text("class A\n\nx = 1\n")
+    asked = ["generate", run_folder, "--prompts-file", tmp_path / "prompts", "--max-new-tokens", 3, "--json"]
+    code, out, _ = megaxf(capsys, *asked)
+    assert code == 0 and [json.loads(line)["prompt"] for line in out.splitlines()] == ["class A", "", "x = 1"]
+
+
+def test_any_of_several_end_tokens_of_the_generation_config(tmp_path, run_folder, capsys):
+    assert megaxf(capsys, "convert", run_folder, tmp_path / "hf")[0] == 0
+    asked = ["generate", tmp_path / "hf", "--prompt", PROMPT, "--max-new-tokens", 8, "--json"]
+    tokens = json.loads(megaxf(capsys, *asked)[1])["tokens"]
+    (tmp_path / "hf/generation_config.json").write_text(json.dumps({"eos_token_id": [309, tokens[3]]}))
+    answer = json.loads(megaxf(capsys, *asked)[1])
+    assert answer["tokens"] == tokens[: tokens.index(tokens[3])] and answer["stopped_by"] == "eos"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["convert", "{tmp}/nothing", "{tmp}/out"], "nothing: no such folder"),
+        (["convert", "{tmp}", "{tmp}/out"], "holds no complete checkpoint"),
+        (["convert", "{run}", "{run}"], "run exists and is no earlier output (it has no config.json)"),
+        (["convert", "{run}", "{tmp}/out", "--to", "megaxf", "--dtype", "float32"], "--dtype has no effect"),
+        (["generate", "{run}"], "no prompt: give --prompt TEXT"),
+        (["generate", "{run}", "--prompt", "a", "--temperature", "-1"], "temperature = -1.0 must be 0"),
+        (["generate", "{run}", "--prompt", "a" * 400], "the model's longest sequence is 96"),
+        (["generate", "{run}", "--prompts-file", "{tmp}/nothing"], "nothing cannot be read"),
+    ],
+)
+def test_faults_are_told_and_exit_2(tmp_path, run_folder, capsys, command, message):
+    filled = [word.format(tmp=tmp_path, run=run_folder) for word in command]
+    code, out, err = megaxf(capsys, *filled)
+    assert (code, out) == (2, "") and message in err and "Traceback" not in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_a_damaged_checkpoint_is_not_exported(tmp_path, run_folder, capsys):
+    checkpoint = find_latest(run_folder / "checkpoints")
+    tensors = checkpoint / "tensors/__0_3.distcp"
+    content = bytearray(tensors.read_bytes())
+    content[-300] ^= 1
+    tensors.write_bytes(content)
+    code, _, err = megaxf(capsys, "convert", run_folder, tmp_path / "hf")
+    assert code == 2 and "__0_3.distcp is not what was written" in err and not (tmp_path / "hf").exists()
+
+
+def test_a_checkpoint_without_a_tokenizer(tmp_path, run_folder, capsys):
+    checkpoint = find_latest(run_folder / "checkpoints")
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    manifest["files"] = {name: entry for name, entry in manifest["files"].items() if not name.startswith("tokenizer")}
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    shutil.rmtree(checkpoint / "tokenizer")
+    code, out, _ = megaxf(capsys, "convert", run_folder, tmp_path / "hf")
+    assert code == 0 and "without a tokenizer" in out and not (tmp_path / "hf/tokenizer.json").exists()
+    code, _, err = megaxf(capsys, "generate", run_folder, "--prompt", "a")
+    assert code == 2 and "has no tokenizer" in err
+
+
+def test_sizes():
+    assert [parse_size(text) for text in ("5GB", "1.5mb", "64KB", "1000")] == [5_000_000_000, 1_500_000, 64_000, 1000]
+    for text in ("5 parsecs", "0", "-1GB"):
+        with pytest.raises(ValueError):
+            parse_size(text)

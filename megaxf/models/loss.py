@@ -49,7 +49,7 @@ def _check_labels(labels: torch.Tensor, vocab: int) -> None:
 
 def _chunk_rows(weight: torch.Tensor) -> int:
     """Few enough for a CPU's cache, enough for a GPU's matrix units."""
-    elements = 2**23 if weight.device.type == "cpu" else 2**28
+    elements = 2**24 if weight.device.type == "cpu" else 2**28
     return max(256, elements // weight.shape[0])
 
 
@@ -68,21 +68,23 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         wants_hidden, wants_weight = (grad_enabled and needed for needed in ctx.needs_input_grad[:2])
         ctx.hidden_gradient = torch.empty_like(hidden) if wants_hidden else None
-        gradient = torch.zeros_like(weight, dtype=torch.float32) if wants_weight else None
+        ctx.weight_gradient = None
         sums = torch.zeros(2, dtype=torch.float32, device=hidden.device)
+        products = hidden.new_empty(min(rows, len(labels)), weight.shape[0])
+        buffer = products if products.dtype == torch.float32 else torch.empty_like(products, dtype=torch.float32)
         for start in range(0, len(labels), rows):
             chunk = slice(start, start + rows)
-            logits = hidden[chunk] @ weight.t()
-            terms, logits_gradient = _chunk(logits.float(), labels[chunk], z_loss, wants_hidden or wants_weight)
-            sums += terms
-            if logits_gradient is None:
-                continue
-            logits_gradient = logits_gradient.to(weight.dtype)
-            if ctx.hidden_gradient is not None:
-                torch.mm(logits_gradient, weight, out=ctx.hidden_gradient[chunk])
-            if gradient is not None:
-                _add_product(gradient, logits_gradient.t(), hidden[chunk])
-        ctx.weight_gradient = None if gradient is None else gradient.to(weight.dtype)
+            states = hidden[chunk]
+            narrow, wide = products[: len(states)], buffer[: len(states)]
+            torch.mm(states, weight.t(), out=narrow)
+            sums += _differentiate(wide.copy_(narrow), labels[chunk], z_loss, wants_hidden or wants_weight)
+            narrow.copy_(wide)
+            if wants_hidden:
+                torch.mm(narrow, weight, out=ctx.hidden_gradient[chunk])
+            if wants_weight:
+                ctx.weight_gradient = _add_product(ctx.weight_gradient, narrow.t(), states)
+        if ctx.weight_gradient is not None:
+            ctx.weight_gradient = ctx.weight_gradient.to(weight.dtype)
         nll, z = sums.unbind()
         loss, nll = nll + z_loss * z, nll.clone()
         ctx.mark_non_differentiable(nll)
@@ -99,27 +101,25 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return *(None if g is None else g.mul_(scale) for g in gradients), None, None, None, None
 
 
-def _chunk(
-    logits: torch.Tensor, labels: torch.Tensor, z_loss: float, wants_gradient: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Sums of nll and of squared log-partition; the gradient of nll + z_loss * squares, which overwrites the logits."""
+def _differentiate(logits: torch.Tensor, labels: torch.Tensor, z_loss: float, wanted: bool) -> torch.Tensor:
+    """Sums of nll and of squared log-partition [2]; where wanted, the gradient of nll + z_loss * squares overwrites
+    the fp32 logits [tokens, vocab], which are spoilt in any case."""
     counted = (labels != IGNORED).float()
     targets = labels.clamp(min=0)[:, None]
     target_logits = logits.gather(1, targets)[:, 0]
     largest = logits.amax(1, keepdim=True)
     total = logits.sub_(largest).exp_().sum(1)
     log_partition = total.log() + largest[:, 0]
-    terms = torch.stack([(counted * (log_partition - target_logits)).sum(), (counted * log_partition.square()).sum()])
-    if not wants_gradient:
-        return terms, None
-    share = counted * (1 + 2 * z_loss * log_partition) / total
-    logits.mul_(share[:, None]).scatter_add_(1, targets, -counted[:, None])
-    return terms, logits
+    if wanted:
+        share = counted * (1 + 2 * z_loss * log_partition) / total
+        logits.mul_(share[:, None]).scatter_add_(1, targets, -counted[:, None])
+    return torch.stack([(counted * (log_partition - target_logits)).sum(), (counted * log_partition.square()).sum()])
 
 
-def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """total += left @ right, with the sum in fp32 whatever the dtype of the factors."""
-    if left.dtype == total.dtype:
-        total.addmm_(left, right)
-    else:
-        total.add_(left @ right)
+def _add_product(total: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """total + left @ right, where a sum of several products is in fp32 whatever their dtype."""
+    if total is None:
+        return left @ right
+    if left.dtype == torch.float32:
+        return total.addmm_(left, right)
+    return total.float().add_(left @ right)

@@ -39,14 +39,15 @@ def open_source(path: str | Path) -> Source:
 
 def _open_checkpoint(path: Path) -> Source:
     from data_pipeline.tokenizer import load_tokenizer
-    from megaxf.checkpoint import read_config, read_weights, resolve
+    from megaxf.checkpoint import read_config, read_extra, read_weights, resolve
 
     checkpoint = resolve(path)
     settings = read_config(checkpoint)
     folder = checkpoint / "tokenizer"
     tokenizer = folder if folder.is_dir() else None
     eos_ids = [load_tokenizer(folder).eod_id] if tokenizer else []
-    dtype = {"bf16": "bfloat16", "fp32": "float32"}[settings.get("train", {}).get("precision", "fp32")]
+    precision = settings.get("train", {}).get("precision")
+    dtype = {"bf16": "bfloat16", "fp32": "float32", None: read_extra(checkpoint).get("dtype")}[precision] or "float32"
     return Source(checkpoint, False, model_config(settings), read_weights(checkpoint), tokenizer, dtype, eos_ids)
 
 
@@ -57,12 +58,6 @@ def model_config(settings: Mapping[str, Any]) -> Config:
     fields = dict(settings["model"])
     config: Config = family(fields.pop("family", "llama")).Config.model_validate(fields)
     return config
-
-
-def model_section(config: Config, dtype: str) -> dict[str, Any]:
-    """The config.yaml of a checkpoint without a run: what `model_config` and `open_source` read."""
-    precision = "fp32" if dtype == "float32" else "bf16"
-    return {"model": {"family": "llama", **config.model_dump()}, "train": {"precision": precision}}
 
 
 def parse_size(text: str) -> int:

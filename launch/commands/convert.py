@@ -87,7 +87,6 @@ def _to_megaxf(source: Source, arguments: argparse.Namespace) -> tuple[int, Path
     import yaml
 
     from data_pipeline.tokenizer import load_tokenizer
-    from launch.sources import model_section
     from megaxf.checkpoint import save_weights
     from megaxf.convert.errors import ConvertError
     from megaxf.convert.folders import new_folder
@@ -95,14 +94,16 @@ def _to_megaxf(source: Source, arguments: argparse.Namespace) -> tuple[int, Path
     if arguments.dtype:
         raise ConvertError("--dtype has no effect with --to megaxf: a checkpoint holds fp32; remove it")
     out = Path(arguments.destination)
-    settings = yaml.safe_dump(model_section(source.config, source.dtype), sort_keys=False)
-    shapes = source.weights.shapes
+    config = yaml.safe_dump({"model": source.config.model_dump()}, sort_keys=False)
+    # What a run reads of its past: no data so far, and weights that lose nothing in this precision.
+    extra = {"samples": 0, "tokens": 0, "fingerprint": None, "dtype": source.dtype}
+    shapes, read = source.weights.shapes, source.weights.__getitem__
     with new_folder(out, overwrite=arguments.overwrite, mark="checkpoints") as folder, TemporaryDirectory() as spare:
         if source.tokenizer:
             load_tokenizer(source.tokenizer).save(spare)
         tokenizer = spare if source.tokenizer else None
-        read = source.weights.__getitem__
-        path = save_weights(folder / "checkpoints", shapes, read, {}, config=settings, tokenizer=tokenizer)
+        (folder / "config.yaml").write_text(config, encoding="utf-8")
+        path = save_weights(folder / "checkpoints", shapes, read, extra, config=config, tokenizer=tokenizer)
     size = 4 * sum(shape.numel() for shape in shapes.values())
-    advice = f"train on: a run with run_folder: {out} starts from these weights"
+    advice = f"train on: a run with run_folder: {out} and this model starts from these weights"
     return size, out / "checkpoints" / path.name, advice

@@ -18,7 +18,7 @@ from megaxf.checkpoint.errors import CheckpointError, DamagedCheckpoint
 from megaxf.checkpoint.finding import find_latest, list_checkpoints, resolve
 from megaxf.checkpoint.loading import load, load_latest
 from megaxf.checkpoint.saving import save, save_weights
-from megaxf.checkpoint.weights import read_config, read_weights
+from megaxf.checkpoint.weights import read_config, read_extra, read_weights
 
 __all__ = [
     "CheckpointError",
@@ -28,6 +28,7 @@ __all__ = [
     "load",
     "load_latest",
     "read_config",
+    "read_extra",
     "read_weights",
     "resolve",
     "save",

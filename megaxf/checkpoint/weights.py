@@ -39,6 +39,12 @@ def read_state_file(path: Path) -> dict[str, Any]:
     return state
 
 
+def read_extra(path: str | Path) -> dict[str, Any]:
+    """What was saved as `extra`."""
+    extra: dict[str, Any] = read_state_file(Path(path))["extra"]
+    return extra
+
+
 def read_config(path: str | Path) -> dict[str, Any]:
     """config.yaml as a mapping. Raises CheckpointError where it names no model."""
     file = Path(path) / CONFIG

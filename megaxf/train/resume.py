@@ -29,10 +29,12 @@ HORIZON = ("train.steps", "schedule.", "optimizer.learning_rate")
 def compare(run: Run, saved: Path, step: int) -> list[str]:
     """Sentences about what differs from the configuration in the file `saved`, for a run that goes on after `step`.
 
+    Sections that are not in the file are not compared: weights that were imported have a model and no past.
     Raises ConfigError where the model is another one.
     """
     old = parse_yaml(saved.read_text(encoding="utf-8"), str(saved))
-    changed = {key: values for key, *values in differences(old, run.model_dump(mode="json"))}
+    new = {section: value for section, value in run.model_dump(mode="json").items() if section in old}
+    changed = {key: values for key, *values in differences(old, new)}
     model = [f"{key}: {was} -> {now}" for key, (was, now) in changed.items() if key.startswith("model.")]
     if model:
         raise ConfigError(

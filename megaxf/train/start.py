@@ -74,7 +74,7 @@ def load(folder: RunFolder, engine: Engine, mesh: Mesh, batches: Batches, report
     extra: dict[str, Any] | None = checkpoint.load_latest(folder.checkpoints, engine, mesh, report.warn)
     if extra is None:
         return Position()
-    if extra["fingerprint"] != batches.fingerprint:
+    if extra["fingerprint"] not in (None, batches.fingerprint):  # None: imported weights, trained on data of elsewhere
         report.warn(
             f"the data is not what {extra['path']} was trained on; reading goes on at sample {extra['samples']:,}"
         )

@@ -9,7 +9,7 @@ import transformers
 import yaml
 
 from launch.megaxf import main
-from launch.sources import model_section, parse_size
+from launch.sources import parse_size
 from megaxf.checkpoint import find_latest, read_weights, save_weights
 
 PROMPT = "def f(x):\n"
@@ -19,7 +19,7 @@ PROMPT = "def f(x):\n"
 def run_folder(tmp_path, make_config, make_weights, tokenizer_folder):
     config = make_config(vocab_size=310)
     weights = make_weights(config)
-    text = yaml.safe_dump(model_section(config, "float32"))
+    text = yaml.safe_dump({"model": config.model_dump()}, sort_keys=False)
     save_weights(
         tmp_path / "run/checkpoints", weights.shapes, weights.__getitem__, {}, config=text, tokenizer=tokenizer_folder
     )

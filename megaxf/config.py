@@ -161,6 +161,10 @@ class Run(Section, Generic[ModelConfig]):
             raise ValueError("\n".join(problems))
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as plain settings, since the type of a run with its model has no name to be found by."""
+        return validate, (self.model_dump(mode="json"), "a pickled run")
+
 
 def load_run(path: str | Path, overrides: list[str] | None = None) -> Run[Any]:
     """The run of a YAML file.

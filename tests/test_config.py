@@ -1,5 +1,7 @@
 """The run file: every fault is found, at once, with its full key and what to do (field report 93)."""
 
+import pickle
+
 import pytest
 import yaml
 
@@ -234,9 +236,9 @@ def test_check_world(load):
         check_world(run, 0)
 
 
-def test_errors_survive_pickling(load):
-    import pickle
-
+def test_runs_and_errors_survive_pickling(load):
+    run = load("model.rope_scaling={type: linear, factor: 2}")
+    assert pickle.loads(pickle.dumps(run)) == run
     error = ConfigError("run.yaml", ["a", "b"])
     assert str(pickle.loads(pickle.dumps(error))) == str(error) == "run.yaml: 2 errors\n  - a\n  - b"
 

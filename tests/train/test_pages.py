@@ -1,0 +1,97 @@
+"""What is printed: the resolved run, the lines of the steps."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from megaxf.config import load_run
+from megaxf.train.console import Report, duration, quantity
+from megaxf.train.evaluate import Evaluation
+from megaxf.train.resolved import page, resolve
+from tests.train.test_metrics import record
+
+
+def printed(thing):
+    text = io.StringIO()
+    Console(file=text, width=100).print(thing)
+    return text.getvalue()
+
+
+@pytest.fixture
+def large(tmp_path):
+    """A cluster's run whose data is elsewhere."""
+    (tmp_path / "run.yaml").write_text("""\
+run_folder: runs/large
+model: llama3-8b
+data: {sequence_length: 8192, sources: {web: {folder: /data/web, weight: 3}, code: {folder: /data/code}}}
+train: {steps: 100000, global_batch_size: 1024, micro_batch_size: 2, recompute: selective}
+optimizer: {learning_rate: 3e-4}
+schedule: {kind: warmup_stable_decay, warmup_steps: 2000}
+engine: {zero_stage: 3}
+checkpoint: {every: 1000}
+""")
+    return lambda *overrides: load_run(tmp_path / "run.yaml", list(overrides))
+
+
+def test_the_numbers_of_a_cluster_run(large):
+    found = resolve(large(), 64)
+    assert found["problems"] == []
+    assert len(found["warnings"]) == 2 and "is not on this machine" in found["warnings"][0]
+    assert found["model"]["parameters"] == 8_030_261_248
+    assert found["tokens_per_step"] == 1024 * 8192
+    assert found["tokens"] == 838_860_800_000
+    assert found["layout"] == {"data_parallel_size": 64, "zero_stage": 3, "micro_batch_size": 2, "accumulation": 8}
+    assert found["sources"]["web"]["share"] == 0.75
+    assert found["learning_rates"] == {1: pytest.approx(1.5e-7), 2000: 3e-4, 90_000: 3e-4, 100_000: 0.0}
+    assert found["model_flops"] == found["model_flops_per_token"] * found["tokens"]
+    text = printed(page(found))
+    assert "data parallel 64 x accumulation 8 x micro-batch 2; DeepSpeed ZeRO-3, bf16" in text
+    assert "100,000 steps = 839B tokens, 104 for each parameter" in text
+    assert "every 1,000 steps, and last step, keeping 2" in text
+
+
+def test_a_world_that_does_not_fit_is_a_problem(large):
+    found = resolve(large(), 96)
+    (problem,) = found["problems"]
+    assert problem.startswith("train.global_batch_size = 1024 is not a multiple of train.micro_batch_size x")
+    assert "problem" in printed(page(found))
+
+
+def test_data_that_is_here_is_counted_and_checked(make, tmp_path):
+    found = resolve(make(train={"steps": 40}), 1)
+    assert found["sources"]["text"]["tokens"] == 257
+    assert found["sources"]["text"]["validation"] == 113
+    assert found["sources"]["text"]["epochs"] == 10.0
+    assert found["warnings"] == ["data.sources.text is read 10.0 times; beyond 4 repeats teach little"]
+    found = resolve(make(model={"vocab_size": 50}), 1)
+    assert "model.vocab_size = 50; set it to 61 or more" in found["problems"][0]
+    (tmp_path / "data" / "train" / "shard-00000.bin").write_bytes(b"cut")
+    assert "has 3 bytes" in resolve(make(), 1)["problems"][0]
+
+
+def test_lines():
+    text = io.StringIO()
+    report = Report(200, console=Console(file=text, soft_wrap=True))
+    report.step(record(7))
+    report.evaluation(7, Evaluation("books", 2.0, 1234, 4, 75.0))
+    step, evaluation = text.getvalue().splitlines()
+    assert step == (
+        "step   7/200  loss 4.0000  lr 1.00e-03  norm 1.000  tok/s 200  TFLOP/s 0.100  MFU 25.0%  "
+        "data 1.0%  mem 1.00 GiB  left 1m36s"
+    )
+    assert evaluation == "step   7/200  validation books: loss 2.0000, perplexity 7.39 (1,234 tokens, 1m15s)"
+
+
+def test_units():
+    assert [quantity(n) for n in (7, 999.4, 1000, 18_340, 1.5e6, 4.05e11, 3e13)] == [
+        "7.00", "999", "1.00k", "18.3k", "1.50M", "405B", "30.0T",
+    ]  # fmt: skip
+    assert [duration(s) for s in (0.44, 12, 59.7, 200, 7500, 363_600)] == [
+        "0.4s",
+        "12s",
+        "1m00s",
+        "3m20s",
+        "2h05m",
+        "4d05h",
+    ]

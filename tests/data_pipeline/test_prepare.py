@@ -90,7 +90,7 @@ def test_text_cannot_forge_the_end_of_a_document(tmp_path, byte):
 @pytest.mark.parametrize(("add_bos", "specials"), [(False, 4), (True, 8)])
 def test_marks_stand_at_the_edges_only(tmp_path, add_bos, specials):
     tokenizer = bos_tokenizer(tmp_path / "tokenizer")
-    path = write_jsonl(tmp_path / "a.jsonl", ["<s>one</s>", "two", "three", "x" * 3_000_000])
+    path = write_jsonl(tmp_path / "a.jsonl", ["<s>one</s>", "two", "three", "x" * 1_000_000])
     build(path, output=tmp_path / "set", tokenizer=tokenizer, add_bos=add_bos)
     dataset = open_dataset(tmp_path / "set", "train")
     tokens = dataset.read(0, dataset.tokens)
@@ -157,7 +157,7 @@ def test_every_kind_of_input_gives_the_same_shards(tmp_path, byte):
 def test_the_number_of_processes_changes_no_byte(tmp_path, byte):
     """Real text and a tokenizer trained on it; faults on the way."""
     folder = Path(sysconfig.get_paths()["stdlib"])
-    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))]
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("[a-h]*.py"))]
     good = write_jsonl(tmp_path / "a.jsonl", texts)
     bad = tmp_path / "b.jsonl"
     bad.write_bytes(b'{"text": "x\\ud83dy"}\n{"text": "x\xffy"}\n{"text": "fine"}\n')
@@ -170,7 +170,7 @@ def test_the_number_of_processes_changes_no_byte(tmp_path, byte):
             tokenizer_sample_bytes=500_000,
             validation_fraction=0.1,
             on_error="skip",
-            shard_tokens=300_000,
+            shard_tokens=100_000,
             processes=processes,
         )
         prepare(options, PrepareProgress(quiet=True))
@@ -180,7 +180,7 @@ def test_the_number_of_processes_changes_no_byte(tmp_path, byte):
     with pytest.raises(DataError, match=rf"{bad}:1: half a surrogate pair"):
         build(good, str(bad), output=tmp_path / "x", tokenizer=tmp_path / "1/set/tokenizer", processes=2)
     # What a very long document gives is what its text gives, undivided.
-    long = "".join(texts)[:2_000_000] + "😀"
+    long = "".join(texts)[:800_000] + "😀"
     build(write_jsonl(tmp_path / "c.jsonl", [long]), output=tmp_path / "y", tokenizer=tmp_path / "1/set/tokenizer")
     tokenizer = load_tokenizer(tmp_path / "1/set/tokenizer")
     ids = open_dataset(tmp_path / "y", "train").document(0).tolist()
@@ -286,11 +286,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 def test_memory_does_not_grow_with_the_number_of_documents(tmp_path, byte):
     peaks = []
-    for count in (100_000, 400_000):
+    for count in (50_000, 200_000):
         path = tmp_path / f"{count}.jsonl"
         path.write_bytes(b'{"text":"x"}\n' * count)
         command = [sys.executable, "-c", MEASURED, str(path), str(tmp_path / f"set{count}"), str(byte)]
         peaks.append(
             int(subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, check=True).stdout)
         )
-    assert peaks[1] - peaks[0] < 50 * 300_000
+    assert peaks[1] - peaks[0] < 60 * 150_000

@@ -7,6 +7,7 @@ demo goes on where it stood. Everything lies in runs/demo.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import sysconfig
@@ -21,6 +22,14 @@ FOLDER = Path("runs/demo")
 TOKENS, RUN, EXPORT = FOLDER / "tokens", FOLDER / "run", FOLDER / "huggingface"
 RUN_FILE = "configs/runs/demo.yaml"
 PROMPTS = ("def __init__(self", "import os\n", "class Test")
+
+NEXT = (
+    (f'.venv/bin/megaxf generate {EXPORT} --prompt "class " --temperature 0.8 --seed 1', "let it write something else"),
+    (f".venv/bin/megaxf pretrain {RUN_FILE} train.steps=1200", "train on where it stopped"),
+    (f".venv/bin/megaxf inspect {RUN} --verify", "what a checkpoint holds"),
+    (f".venv/bin/megaxf pretrain {RUN_FILE} model=llama3-8b data.sequence_length=8192 train.global_batch_size=512 --check --world-size 64",
+     "check a run for a cluster on this machine"),
+)  # fmt: skip
 
 console = Console()
 
@@ -44,7 +53,8 @@ def prepare_command() -> list[str]:
     library = sysconfig.get_paths()["stdlib"]
     return megaxf(
         "prepare", library, "--include", "*.py", "--exclude", "site-packages", "--name", "python",
-        "--train-tokenizer", "bpe", "--vocab-size", "4096", "--validation-fraction", "0.02", "--output", TOKENS,
+        "--train-tokenizer", "bpe", "--vocab-size", "2048", "--validation-fraction", "0.02", "--on-error", "skip",
+        "--output", TOKENS,
     )  # fmt: skip
 
 
@@ -72,9 +82,23 @@ def stage(title: str, command: Sequence[str]) -> None:
 
 def summary(seconds: float) -> None:
     """What was done, where it lies, and what to try next."""
-    steps = [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
-    console.print(steps[-1], seconds)
-    console.print(Table())
+    records = [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
+    steps = [record for record in records if record["kind"] == "train"]
+    first, *_, last = (record["loss"] for record in records if record["kind"] == "evaluation")
+    manifest = json.loads((TOKENS / "manifest.json").read_text())
+    console.rule("[bold]done")
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    table.add_row("trained", f"{len(steps):,} steps, {steps[-1]['tokens']:,} tokens of Python source")
+    uniform = math.log(manifest["vocab_size"])
+    table.add_row("validation loss", f"{first:.2f} -> [bold]{last:.2f}[/] nats a token (guessing: {uniform:.2f})")
+    table.add_row("this call took", f"{seconds / 60:.1f} minutes")
+    table.add_row("loss curve", str(RUN / "loss.png"))
+    table.add_row("all curves", f".venv/bin/tensorboard --logdir {RUN / 'tensorboard'}")
+    table.add_row("the model", f"{EXPORT}, a folder that transformers opens")
+    console.print(table)
+    console.print("\ntry next", style="bold")
+    for command, purpose in NEXT:
+        console.print(f"  {command}\n      [dim]{purpose}[/]", highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "docs/prepare.md", "docs/inspect.md", "docs/pretrain.md", "docs/convert.md", "docs/generate.md"]
-SOURCES = ("argparse.py", "ast.py", "bisect.py", "calendar.py", "cmd.py", "codecs.py", "csv.py", "difflib.py", "enum.py")
+SOURCES = (
+    "argparse.py",
+    "ast.py",
+    "bisect.py",
+    "calendar.py",
+    "cmd.py",
+    "codecs.py",
+    "csv.py",
+    "difflib.py",
+    "enum.py",
+)
 
 
 def blocks(page: str, language: str) -> list[str]:

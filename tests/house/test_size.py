@@ -23,7 +23,9 @@ def functions(text: str):
 
 
 def test_files_are_short():
-    lengths = {str(path.relative_to(ROOT)): text.count("\n") for path, text in sources((*FOLDERS, "tests", "benchmarks"))}
+    lengths = {
+        str(path.relative_to(ROOT)): text.count("\n") for path, text in sources((*FOLDERS, "tests", "benchmarks"))
+    }
     assert {name: length for name, length in lengths.items() if length > 400} == {}
     assert median(length for name, length in lengths.items() if not name.endswith("__init__.py")) <= 150
 

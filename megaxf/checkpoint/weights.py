@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +60,12 @@ def masters(files: TensorFiles) -> dict[str, torch.Size]:
 
 
 class Weights(Mapping[str, torch.Tensor]):
-    """Parameter name -> fp32 tensor, each read when asked for and not kept."""
+    """Parameter name -> fp32 tensor, in the model's order; each is read when asked for and not kept."""
 
-    def __init__(self, files: TensorFiles):
+    def __init__(self, files: TensorFiles, names: Iterable[str]):
         self._files = files
-        self.shapes = masters(files)
+        shapes = masters(files)
+        self.shapes = {name: shapes[name] for name in names}
         """Known without reading a tensor."""
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -84,4 +85,4 @@ def read_weights(path: str | Path) -> Weights:
     """The weights of a checkpoint for one process. Raises DamagedCheckpoint where a file is not what was written."""
     path = Path(path)
     verify(path, build_mesh())
-    return Weights(TensorFiles(path / TENSORS))
+    return Weights(TensorFiles(path / TENSORS), read_state_file(path)["shapes"])

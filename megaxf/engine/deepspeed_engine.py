@@ -94,15 +94,27 @@ class ZeroEngine:
 
     def write_state(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """See the protocol."""
-        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+        import deepspeed.utils as access
 
         weight, master = self._weights[name], tensors["master"]
-        safe_set_full_fp32_param(weight, master.to(self._device))
-        for key in MOMENTS:
-            value = tensors[key] if key in tensors else torch.zeros_like(master)
-            safe_set_full_optimizer_state(weight, value.to(self._device), key)
+        values = [tensors[key] if key in tensors else torch.zeros_like(master) for key in MOMENTS]
+        if self._stage == 3:
+            # The setters of whole tensors fail where the ranks' shares are padded: this rank's own share instead.
+            access.safe_set_local_fp32_param(weight, self._share(weight, master))
+            for key, value in zip(MOMENTS, values, strict=True):
+                access.safe_set_local_optimizer_state(weight, self._share(weight, value), key)
+        else:
+            access.safe_set_full_fp32_param(weight, master.to(self._device))
+            for key, value in zip(MOMENTS, values, strict=True):
+                access.safe_set_full_optimizer_state(weight, value.to(self._device), key)
         with self._whole([weight], writing=True), torch.no_grad():
             weight.copy_(master)
+
+    def _share(self, weight: Any, value: torch.Tensor) -> torch.Tensor:
+        """What this rank holds of a whole tensor at stage 3: equal pieces of the flat tensor, the last one padded."""
+        size = weight.ds_tensor.numel()
+        flat = torch.nn.functional.pad(value.flatten(), (0, size * self._axis.size - value.numel()))
+        return flat[self._axis.rank * size :][:size].to(self._device)
 
     @property
     def optimizer_step(self) -> int:

@@ -1,0 +1,148 @@
+"""A checkpoint of one layout in another: the same state, and the same run from there on."""
+
+import pytest
+import torch
+
+from megaxf.checkpoint import CheckpointError, load, load_latest, read_weights, save
+from megaxf.parallel.mesh import build_mesh
+from tests.distributed.tiny import read_all, tiny_engine, tiny_run, train_steps
+
+ODD = {"hidden_size": 33, "intermediate_size": 45, "vocab_size": 61}
+"""No size is a multiple of two ranks."""
+BEFORE, AFTER = range(4), range(4, 8)
+LAYOUTS = [(1, 0), (2, 0), (2, 1), (2, 2), (2, 3)]
+
+
+def built(stage):
+    run = tiny_run(ODD, train={"gradient_clip": 0.7}, engine={"zero_stage": stage})
+    return run, tiny_engine(run)
+
+
+def save_some(stage, folder):
+    """Train, save, go on: (state at the save, numbers of the steps after it, final state)."""
+    run, engine = built(stage)
+    train_steps(engine, run, BEFORE)
+    save(folder, len(BEFORE), engine, {"samples": 32}, build_mesh())
+    state = read_all(engine)
+    return state, train_steps(engine, run, AFTER), read_all(engine)
+
+
+def load_and_go_on(stage, folder):
+    run, engine = built(stage)
+    extra = load_latest(folder, engine, build_mesh())
+    assert (extra["step"], extra["samples"], engine.optimizer_step) == (4, 32, 4)
+    state = read_all(engine)
+    return state, train_steps(engine, run, AFTER), read_all(engine)
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(
+        torch.equal(one[name][part], other[name][part]) and one[name].keys() == other[name].keys()
+        for name in one
+        for part in one[name]
+    )
+
+
+@pytest.mark.parametrize(("ranks", "stage"), LAYOUTS)
+def test_every_layout_loads_in_every_other(run_on, tmp_path, ranks, stage):
+    at_save, straight, final = run_on(ranks, save_some, stage, str(tmp_path))[0]
+    weights = read_weights(tmp_path / "step-00000004")
+    assert list(weights) == list(at_save) and all(weights[name].count_nonzero() for name in weights)
+    for other_ranks, other_stage in LAYOUTS:
+        loaded, resumed, end = run_on(other_ranks, load_and_go_on, other_stage, str(tmp_path))[0]
+        assert equal(loaded, at_save), (other_ranks, other_stage)
+        if (other_ranks, other_stage) == (ranks, stage):
+            assert resumed == straight and equal(end, final)
+        for now, then in zip(resumed, straight, strict=True):
+            assert now.loss == pytest.approx(then.loss, rel=1e-5)
+            assert now.grad_norm == pytest.approx(then.grad_norm, rel=1e-5)
+
+
+def save_untrained(stage, folder):
+    _, engine = built(stage)
+    return save(folder, 0, engine, {}, build_mesh())
+
+
+def test_untrained_weights_do_not_depend_on_the_layout(run_on, tmp_path):
+    """Also where parameters lie in flat buffers with padding."""
+    found = {}
+    for ranks, stage in LAYOUTS:
+        path = run_on(ranks, save_untrained, stage, str(tmp_path / f"{ranks}-{stage}"))[0]
+        found[ranks, stage] = dict(read_weights(path))
+    first = found[1, 0]
+    for weights in found.values():
+        assert weights.keys() == first.keys() and all(torch.equal(weights[name], first[name]) for name in first)
+        assert all(weight.count_nonzero() > 0 for weight in weights.values())
+
+
+def fail_on_rank_1(folder):
+    """What each rank sees where only rank 1 cannot write, then whether a save succeeds."""
+    import resource
+
+    mesh = build_mesh()
+    _, engine = built(1)
+    save(folder, 1, engine, {}, mesh)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if mesh.rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        save(folder, 2, engine, {}, mesh, keep_last=1)
+    except CheckpointError as error:
+        message = str(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    save(folder, 3, engine, {}, mesh)
+    return message
+
+
+def test_one_rank_with_a_full_disk_stops_all(ranks2, tmp_path):
+    messages = ranks2(fail_on_rank_1, str(tmp_path))
+    assert all("rank 1 could not write" in message and "File too large" in message for message in messages)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000003"]
+
+
+def not_finite_on_one_owner(folder):
+    mesh = build_mesh()
+    _, engine = built(2)
+    name = engine.state_names()[-1]
+    tensors = engine.read_state(name)
+    tensors["master"][0] = torch.nan
+    engine.write_state(name, tensors)
+    try:
+        save(folder, 1, engine, {}, mesh)
+    except CheckpointError as error:
+        return str(error)
+    return None
+
+
+def test_a_weight_that_is_not_finite_stops_all(ranks2, tmp_path):
+    messages = ranks2(not_finite_on_one_owner, str(tmp_path))
+    assert all("not finite: lm_head.weight (master)" in message for message in messages)
+
+
+def separate_disks(folders):
+    """Two nodes, each with its own folder: what rank 0 finds decides, and a rank that lacks it stops both."""
+    mesh = build_mesh()
+    _, engine = built(0)
+    own = folders[mesh.rank]
+    path = f"{own}/step-00000005"
+    try:
+        load(path, engine, mesh)
+    except CheckpointError as error:
+        failure = str(error)
+    found = load_latest(own, engine, mesh)
+    return failure, found["step"]
+
+
+def test_ranks_agree_on_one_checkpoint_or_stop(run_on, tmp_path):
+    for folder, steps in (("a", (4, 5)), ("b", (4,))):
+        for step in steps:
+            run_on(1, save_at, str(tmp_path / folder), step)
+    results = run_on(2, separate_disks, [str(tmp_path / "a"), str(tmp_path / "b")])
+    assert all("rank 1" in failure and "step-00000005/manifest.json is missing" in failure for failure, _ in results)
+    assert [step for _, step in results] == [5, 5]
+
+
+def save_at(folder, step):
+    _, engine = built(0)
+    save(folder, step, engine, {}, build_mesh())

@@ -14,9 +14,6 @@ from megaxf.models.loss import chunked_cross_entropy
 from megaxf.parallel.collectives import sum_numbers
 from megaxf.parallel.mesh import Axis
 
-CHUNK_SIZE = 1024
-"""Targets whose logits exist at one time."""
-
 
 class Objective(torch.nn.Module):
     """A language model together with its loss, so that an engine sees one forward pass from tokens to a number."""
@@ -32,11 +29,7 @@ class Objective(torch.nn.Module):
         """(loss, negative log-likelihood), each summed over the counted targets; fp32 scalars, the second detached."""
         hidden = self.model(batch.tokens, document_ids=batch.document_ids, positions=batch.positions)
         return chunked_cross_entropy(
-            hidden.flatten(0, 1),
-            self.model.head_weight(),
-            batch.labels.flatten(),
-            chunk_size=CHUNK_SIZE,
-            z_loss=self.z_loss,
+            hidden.flatten(0, 1), self.model.head_weight(), batch.labels.flatten(), z_loss=self.z_loss
         )
 
 

@@ -73,7 +73,8 @@ def peer_rope(config):
 
 
 def peer_config(kind, config):
-    settings = config.model_dump(exclude={"rope_scaling", "rope_theta", "qk_norm", "attention_bias", "sliding_window"})
+    renamed = {"family", "rope_scaling", "rope_theta", "qk_norm", "attention_bias", "sliding_window"}
+    settings = config.model_dump(exclude=renamed)
     if kind is MistralConfig:
         settings["sliding_window"] = config.sliding_window
     return kind(**settings, rope_parameters=peer_rope(config), attn_implementation="eager", use_cache=False)

@@ -124,6 +124,12 @@ def test_new_queries_are_aligned_with_the_last_keys():
     assert cache_mask(torch.tensor([[0, 1, 2]]), slots=3) is None
 
 
+def test_slots_that_are_used_again_are_seen_by_the_position_they_hold():
+    held = torch.tensor([[3, 4, 2], [0, 1, 1 << 40]])  # The last slot of the second row is empty.
+    mask = cache_mask(torch.tensor([[4], [1]]), held, window=2)
+    assert (seen(mask), seen(mask[1:])) == ([[0, 1]], [[0, 1]])
+
+
 def test_misuse_is_named():
     q = random_heads(4, 2)
     with pytest.raises(ValueError, match=r"'flash' is not known; use one of reference, sdpa"):

@@ -1,22 +1,8 @@
 import pytest
 
-from megaxf.models.llama import Config
 from megaxf.plan import flops
 from megaxf.plan.parameters import count
-
-
-def shape(vocab, hidden, layers, ffn, heads, kv_heads, **more):
-    return Config(
-        vocab_size=vocab,
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        intermediate_size=ffn,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        max_position_embeddings=131072,
-        **more,
-    )
-
+from tests.plan.shapes import shape
 
 LLAMA_7B = shape(32000, 4096, 32, 11008, 32, 32)
 LLAMA2_70B = shape(32000, 8192, 80, 28672, 64, 8)

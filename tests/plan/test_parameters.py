@@ -7,6 +7,7 @@ import yaml
 
 from megaxf.models.llama import Config, Model
 from megaxf.plan.parameters import count
+from tests.plan.shapes import shape
 
 MODELS = Path(__file__).resolve().parents[2] / "configs" / "models"
 
@@ -29,19 +30,6 @@ def shipped(name):
     return Config(**settings)
 
 
-def untied(vocab, hidden, layers, ffn, heads, kv_heads, **more):
-    return Config(
-        vocab_size=vocab,
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        intermediate_size=ffn,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        max_position_embeddings=2048,
-        **more,
-    )
-
-
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_shipped_shapes_have_the_published_counts(name):
     assert count(shipped(name)).total == PUBLISHED[name]
@@ -55,14 +43,14 @@ def test_comments_of_shipped_shapes_are_true():
 @pytest.mark.parametrize(
     ("config", "total"),
     [
-        (untied(32000, 6656, 60, 17920, 52, 52), 32_528_943_616),
-        (untied(32000, 8192, 80, 22016, 64, 64), 65_285_660_672),
-        (untied(128256, 8192, 80, 28672, 64, 8), 70_553_706_496),
-        (untied(128256, 2048, 16, 8192, 32, 8, head_dim=64, tie_word_embeddings=True), 1_235_814_400),
-        (untied(128256, 3072, 28, 8192, 24, 8, head_dim=128, tie_word_embeddings=True), 3_212_749_824),
-        (untied(49152, 576, 30, 1536, 9, 3, tie_word_embeddings=True), 134_515_008),
-        (untied(49152, 2048, 24, 8192, 32, 32, tie_word_embeddings=True), 1_711_376_384),
-        (untied(152064, 3584, 28, 18944, 28, 4, attention_bias=True), 7_615_616_512),
+        (shape(32000, 6656, 60, 17920, 52, 52), 32_528_943_616),
+        (shape(32000, 8192, 80, 22016, 64, 64), 65_285_660_672),
+        (shape(128256, 8192, 80, 28672, 64, 8), 70_553_706_496),
+        (shape(128256, 2048, 16, 8192, 32, 8, head_dim=64, tie_word_embeddings=True), 1_235_814_400),
+        (shape(128256, 3072, 28, 8192, 24, 8, head_dim=128, tie_word_embeddings=True), 3_212_749_824),
+        (shape(49152, 576, 30, 1536, 9, 3, tie_word_embeddings=True), 134_515_008),
+        (shape(49152, 2048, 24, 8192, 32, 32, tie_word_embeddings=True), 1_711_376_384),
+        (shape(152064, 3584, 28, 18944, 28, 4, attention_bias=True), 7_615_616_512),
     ],
 )
 def test_other_published_counts(config, total):
@@ -78,7 +66,7 @@ def test_what_each_count_holds():
 
 
 def test_tied_head_is_stored_once_and_multiplied_once():
-    tied, free = (count(untied(1000, 64, 2, 96, 4, 4, tie_word_embeddings=tied)) for tied in (True, False))
+    tied, free = (count(shape(1000, 64, 2, 96, 4, 4, tie_word_embeddings=tied)) for tied in (True, False))
     assert free.total - tied.total == free.embedding - tied.embedding == 64_000
     assert tied.matmul == free.matmul
     assert tied.non_embedding == free.non_embedding

@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Convert and say what was written."""
     from time import monotonic
 
+    from data_pipeline.report import megabytes
     from launch.sources import open_source
 
     source = open_source(arguments.source)
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     seconds = max(monotonic() - began, 1e-3)
     parameters = sum(shape.numel() for shape in source.weights.shapes.values())
     print(f"{source.path} -> {written}")
-    print(f"{len(source.weights.shapes)} tensors, {parameters:,} parameters, {size / 1e6:.1f} MB in {seconds:.1f} s")
+    print(f"{len(source.weights.shapes)} tensors, {parameters:,} parameters, {megabytes(size)} in {seconds:.1f} s")
     if source.tokenizer is None:
         print("without a tokenizer: the source has none")
     print(advice)

@@ -86,4 +86,4 @@ def test_inspect_shows_and_verifies(request_line, capsys, tmp_path):
     assert main(["inspect", folder, "--verify"]) == 2
     assert f"{shard}: has hash" in capsys.readouterr().err
     assert main(["inspect", str(tmp_path)]) == 2
-    assert "is not a shard folder" in capsys.readouterr().err
+    assert "is neither a shard folder" in capsys.readouterr().err

@@ -1,0 +1,38 @@
+"""Train, export, import, train on: what transformers measures is what the trainer measured."""
+
+import json
+
+import pytest
+import torch
+import transformers
+
+from data_pipeline.dataset import open_dataset
+from launch.megaxf import main
+from tests.train.kit import LENGTH, checkpoints, records, start, tiny_run, weights, write_data
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_from_training_to_transformers_and_back(tmp_path, tied):
+    write_data(tmp_path / "data", validation_rows=10)
+    model = {"rms_norm_eps": 1e-2, "tie_word_embeddings": tied, "rope_theta": 777.0}
+    run = tiny_run(tmp_path, model=model, train={"steps": 3}, schedule={"warmup_steps": 0})
+    start(run)
+    assert main(["convert", run.run_folder, str(tmp_path / "hf")]) == 0
+    oracle = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", attn_implementation="eager")
+    assert json.loads((tmp_path / "hf/config.json").read_text())["tie_word_embeddings"] is tied
+    assert torch.equal(oracle.lm_head.weight, oracle.model.embed_tokens.weight) is tied
+    ids = torch.as_tensor(open_dataset(tmp_path / "data", "validation").read(0, 10 * LENGTH + 1).astype("int64"))
+    with torch.no_grad():
+        logits = oracle(ids[:-1].view(10, LENGTH)).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[1:]).item()
+    assert records(run, "evaluation")[-1]["loss"] == pytest.approx(loss, rel=1e-5)
+
+    assert main(["convert", str(tmp_path / "hf"), str(tmp_path / "next"), "--to", "megaxf"]) == 0
+    onward = tiny_run(tmp_path, model=model, run_folder=str(tmp_path / "next"), schedule={"warmup_steps": 0})
+    before = weights(onward)
+    assert all(torch.equal(weight, before[name]) for name, weight in weights(run).items())
+    _, said = start(onward)
+    assert not any("changed" in sentence or "trained on" in sentence for sentence in said), said
+    assert records(onward, "evaluation")[0]["loss"] == pytest.approx(loss, rel=1e-5)
+    assert checkpoints(onward) == [0, 12]
+    assert not torch.equal(weights(onward)["model.norm.weight"], before["model.norm.weight"])

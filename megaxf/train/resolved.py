@@ -25,13 +25,15 @@ MANY_EPOCHS = 4
 def resolve(run: Run, world_size: int) -> dict[str, Any]:
     """Everything that follows from the run on so many ranks, as plain values; no process group, no GPU.
 
-    "problems" would keep the run from starting; "warnings" would not.
+    "problems" would keep the run from starting; "warnings" would not. Raises ConfigError for a world without ranks.
     """
     problems: list[str] = []
     warnings: list[str] = []
     try:
         check_world(run, world_size)
     except ConfigError as error:
+        if world_size < 1:
+            raise
         problems += error.problems
     total = run.train.steps * tokens_per_step(run)
     count = parameters.count(run.model)

@@ -1,0 +1,108 @@
+"""launch/pretrain.py under torchrun with two processes: user faults, signals, the end (field reports 74, 86)."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from megaxf.config import to_yaml
+from megaxf.train.guards import Signals
+from tests.train.kit import checkpoints, column, tiny_run, write_data
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def torchrun(*arguments):
+    """The command as a process of its own, on the CPU."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [str(ROOT / "launch" / "pretrain.py"), *map(str, arguments)]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    env = {key: value for key, value in env.items() if key not in ("LOCAL_RANK", "RANK", "WORLD_SIZE")}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/", env=env)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a run file of many steps under DeepSpeed; (its path, the run)."""
+    write_data(tmp_path / "data")
+
+    def make(**sections):
+        run = tiny_run(tmp_path, **({"engine": {"zero_stage": 1}} | sections))
+        (tmp_path / "run.yaml").write_text(to_yaml(run))
+        return tmp_path / "run.yaml", run
+
+    return make
+
+
+def workers(launcher):
+    """The two ranks, by rank."""
+    found = [child for child in psutil.Process(launcher.pid).children() if "pretrain.py" in " ".join(child.cmdline())]
+    return sorted(found, key=lambda process: int(process.environ()["RANK"]))
+
+
+def wait_for_step(run, step, launcher, patience=90):
+    """Until the step is recorded."""
+    metrics, end = Path(run.run_folder) / "metrics.jsonl", time.monotonic() + patience
+    while time.monotonic() < end:
+        assert launcher.poll() is None, launcher.communicate()[1]
+        if metrics.exists() and any(json.loads(line)["step"] >= step for line in metrics.read_text().splitlines()[:-1]):
+            return
+        time.sleep(0.1)
+    raise AssertionError("the run does not come forward")
+
+
+def test_a_signal_to_one_rank_stops_all_and_the_run_continues(write):
+    """USR1 to rank 1; start again; then TERM to the launcher."""
+    file, run = write(train={"steps": 100_000})
+    launcher = torchrun(file)
+    wait_for_step(run, 3, launcher)
+    both = workers(launcher)
+    os.kill(both[1].pid, signal.SIGUSR1)
+    out, err = launcher.communicate(timeout=60)
+    assert "exitcode  : 75" in err
+    (first,) = checkpoints(run)
+    assert column(run, "step") == list(range(1, first + 1))
+    assert f"stopped after step {first}; the same command continues" in out
+    assert not any(process.is_running() for process in both)
+
+    launcher = torchrun(file)
+    wait_for_step(run, first + 2, launcher)
+    both = workers(launcher)
+    launcher.send_signal(signal.SIGTERM)
+    launcher.communicate(timeout=60)
+    second = checkpoints(run)[-1]
+    assert second > first
+    assert column(run, "step") == list(range(1, second + 1)), "no step lost, none twice"
+    assert not any(process.is_running() for process in both)
+
+
+def test_a_fault_is_said_once_and_no_rank_hangs(write):
+    file, _ = write()
+    launcher = torchrun(file, "train.stepz=3")
+    out, err = launcher.communicate(timeout=60)
+    assert launcher.returncode == 1
+    assert err.count("train.stepz is not a setting; did you mean train.steps?") == 1
+    assert "exitcode  : 2" in err
+    assert out == ""
+
+
+def test_signals_are_requests_and_a_second_interrupt_is_not():
+    before = signal.getsignal(signal.SIGTERM)
+    with Signals() as signals:
+        assert not signals.asked()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)  # The echo of a launcher.
+        assert signals.asked()
+        assert signals.name == "SIGUSR1"
+        time.sleep(0.05)
+        signals.ECHO_SECONDS = 0.01
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -58,13 +58,3 @@ def model_config(settings: Mapping[str, Any]) -> Config:
     fields = dict(settings["model"])
     config: Config = family(fields.pop("family", "llama")).Config.model_validate(fields)
     return config
-
-
-def parse_size(text: str) -> int:
-    """Bytes of `5GB`, `200MB`, `64KB` or a plain number. Raises ValueError."""
-    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-    number, unit = (text[:-2], units[text[-2:].upper()]) if text[-2:].upper() in units else (text, 1)
-    size = round(float(number) * unit)
-    if size <= 0:
-        raise ValueError(f"a size must be positive, not {text}")
-    return size

@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launch.sources import parse_size
-
 if TYPE_CHECKING:
     from launch.sources import Source
 
@@ -95,6 +93,8 @@ def _to_megaxf(source: Source, arguments: argparse.Namespace) -> tuple[int, Path
     if arguments.dtype:
         raise ConvertError("--dtype has no effect with --to megaxf: a checkpoint holds fp32; remove it")
     out = Path(arguments.destination)
+    if (out / "metrics.jsonl").exists():
+        raise ConvertError(f"{out} is a run that has trained; choose another name, or remove it yourself")
     config = yaml.safe_dump({"model": source.config.model_dump()}, sort_keys=False)
     # What a run reads of its past: no data so far, and weights that lose nothing in this precision.
     extra = {"samples": 0, "tokens": 0, "fingerprint": None, "dtype": source.dtype}
@@ -108,3 +108,13 @@ def _to_megaxf(source: Source, arguments: argparse.Namespace) -> tuple[int, Path
     size = 4 * sum(shape.numel() for shape in shapes.values())
     advice = f"train on: a run with run_folder: {out} and this model starts from these weights"
     return size, out / "checkpoints" / path.name, advice
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `5GB`, `200MB`, `64KB` or a plain number. Raises ValueError."""
+    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    number, unit = (text[:-2], units[text[-2:].upper()]) if text[-2:].upper() in units else (text, 1)
+    size = round(float(number) * unit)
+    if size <= 0:
+        raise ValueError(f"a size must be positive, not {text}")
+    return size

@@ -57,6 +57,8 @@ def save(
     folder: created where missing. extra: plain values (JSON) of the training loop, given back by `load`.
     config: text of the resolved configuration. tokenizer: folder of the tokenizer's files.
     keep_last: how many complete checkpoints to keep, this one counted; None keeps all. Older ones go only afterwards.
+    Host memory: each rank holds its share until it is written, 12 bytes a parameter divided by the number of ranks, and
+    one whole tensor beside it.
     Raises CheckpointError on every rank, with what was there before untouched: no space, a failed write, a weight that
     is not finite.
     """

@@ -16,13 +16,13 @@ def new_folder(out: Path, *, overwrite: bool, mark: str) -> Iterator[Path]:
     """A temporary folder beside `out` that takes its name in the end, or is removed where the block fails.
 
     overwrite: an existing `out` is replaced as a whole, if it has the file `mark` and so is an earlier output.
-    Raises ConvertError where `out` is in the way.
+    Raises ConvertError where `out` is in the way, and for a failure to write.
     """
+    out = out.absolute()
     _check(out, overwrite, mark)
-    out.parent.mkdir(parents=True, exist_ok=True)
     temporary = out.with_name(f".{out.name}.tmp-{uuid.uuid4().hex[:8]}")
-    temporary.mkdir()
     try:
+        temporary.mkdir(parents=True)
         yield temporary
         if out.exists():
             old = temporary.with_name(f"{temporary.name}-old")
@@ -31,8 +31,10 @@ def new_folder(out: Path, *, overwrite: bool, mark: str) -> Iterator[Path]:
             shutil.rmtree(old)
         else:
             temporary.rename(out)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise ConvertError(f"{out} was not made: {error}") from error
         raise
 
 

@@ -8,8 +8,8 @@ import torch
 import transformers
 import yaml
 
+from launch.commands.convert import parse_size
 from launch.megaxf import main
-from launch.sources import parse_size
 from megaxf.checkpoint import find_latest, read_weights, save_weights
 
 PROMPT = "def f(x):\n"
@@ -117,6 +117,12 @@ def test_a_damaged_checkpoint_is_not_exported(tmp_path, run_folder, capsys):
     tensors.write_bytes(content)
     code, _, err = megaxf(capsys, "convert", run_folder, tmp_path / "hf")
     assert code == 2 and "__0_3.distcp is not what was written" in err and not (tmp_path / "hf").exists()
+
+
+def test_a_run_that_has_trained_is_never_replaced(run_folder, capsys):
+    (run_folder / "metrics.jsonl").touch()
+    code, _, err = megaxf(capsys, "convert", run_folder, run_folder, "--to", "megaxf", "--overwrite")
+    assert code == 2 and "is a run that has trained" in err and find_latest(run_folder / "checkpoints")
 
 
 def test_a_checkpoint_without_a_tokenizer(tmp_path, run_folder, capsys):

@@ -1,4 +1,7 @@
-"""A model and a run in which no two dimensions are equal, and batches with unequal numbers of counted targets."""
+"""A model and a run to train within tests.
+
+No two dimensions are equal and many are odd, so that ZeRO shares are padded; rows have unequal numbers of targets.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from megaxf.parallel.mesh import Mesh, build_mesh
 
 MODEL = {
     "vocab_size": 61,
-    "hidden_size": 24,
-    "intermediate_size": 44,
+    "hidden_size": 33,
+    "intermediate_size": 45,
     "num_hidden_layers": 2,
     "num_attention_heads": 6,
     "num_key_value_heads": 2,

@@ -48,13 +48,20 @@ def _open_checkpoint(path: Path) -> Source:
     eos_ids = [load_tokenizer(folder).eod_id] if tokenizer else []
     precision = settings.get("train", {}).get("precision")
     dtype = {"bf16": "bfloat16", "fp32": "float32", None: read_extra(checkpoint).get("dtype")}[precision] or "float32"
-    return Source(checkpoint, False, model_config(settings), read_weights(checkpoint), tokenizer, dtype, eos_ids)
+    config = model_config(settings, str(checkpoint / "config.yaml"))
+    return Source(checkpoint, False, config, read_weights(checkpoint), tokenizer, dtype, eos_ids)
 
 
-def model_config(settings: Mapping[str, Any]) -> Config:
-    """The model of a checkpoint's config.yaml."""
+def model_config(settings: Mapping[str, Any], origin: str) -> Config:
+    """The model of a checkpoint's config.yaml. Raises ConfigError naming `origin` where it is none."""
+    from pydantic import ValidationError
+
+    from megaxf.config_errors import ConfigError, explain
     from megaxf.models.registry import family
 
     fields = dict(settings["model"])
-    config: Config = family(fields.pop("family", "llama")).Config.model_validate(fields)
-    return config
+    config_class: type[Config] = family(fields.pop("family", "llama")).Config
+    try:
+        return config_class.model_validate(fields)
+    except ValidationError as error:
+        raise ConfigError(origin, explain(error.errors(), config_class, fields)) from None

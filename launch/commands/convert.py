@@ -111,10 +111,13 @@ def _to_megaxf(source: Source, arguments: argparse.Namespace) -> tuple[int, Path
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `5GB`, `200MB`, `64KB` or a plain number. Raises ValueError."""
+    """Bytes of `5GB`, `200MB`, `64KB` or a plain number. Raises argparse.ArgumentTypeError."""
     units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
     number, unit = (text[:-2], units[text[-2:].upper()]) if text[-2:].upper() in units else (text, 1)
-    size = round(float(number) * unit)
+    try:
+        size = round(float(number) * unit)
+    except (ValueError, OverflowError):
+        size = 0
     if size <= 0:
-        raise ValueError(f"a size must be positive, not {text}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 5GB, 500MB, 64KB or a number of bytes")
     return size

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from argparse import ArgumentTypeError
 
 import pytest
 import torch
@@ -139,6 +140,6 @@ def test_a_checkpoint_without_a_tokenizer(tmp_path, run_folder, capsys):
 
 def test_sizes():
     assert [parse_size(text) for text in ("5GB", "1.5mb", "64KB", "1000")] == [5_000_000_000, 1_500_000, 64_000, 1000]
-    for text in ("5 parsecs", "0", "-1GB"):
-        with pytest.raises(ValueError):
+    for text in ("5 parsecs", "0", "-1GB", "nan", "inf"):
+        with pytest.raises(ArgumentTypeError, match="is not a size; write 5GB"):
             parse_size(text)

@@ -210,7 +210,8 @@ def _meet_over_mpi(launch: Launch) -> Launch:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise _fault(
-            f"mpirun started {launch.world_size} processes, but mpi4py cannot tell them where to meet ({error}); "
+            f"mpirun started {launch.world_size} processes, but mpi4py cannot tell them where to meet "
+            f"({str(error).splitlines()[0]}); "
             "install an MPI library, or set MASTER_ADDR and MASTER_PORT to a free port of rank 0's host"
         ) from None
     place = None

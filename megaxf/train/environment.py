@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -36,6 +37,15 @@ def describe(mesh: Mesh, device: torch.device, launcher: str, step: int) -> dict
         "cuda": torch.version.cuda,
         "packages": {name: _version(name) for name in PACKAGES},
     }
+
+
+def idle_cores(environment: dict[str, Any]) -> str | None:
+    """What to say where the ranks of this host leave cores idle, as torchrun's default of one thread does."""
+    here = sum(rank["host"] == platform.node() for rank in environment["ranks"])
+    threads, share = environment["threads_per_rank"], len(os.sched_getaffinity(0)) // here
+    if threads >= share:
+        return None
+    return f"each process uses {threads} of the {share} cores that are its share; OMP_NUM_THREADS={share} uses them all"
 
 
 def device_name(device: torch.device) -> str:

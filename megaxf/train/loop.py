@@ -26,7 +26,7 @@ from megaxf.parallel.collectives import barrier
 from megaxf.parallel.mesh import Mesh
 from megaxf.train import guards
 from megaxf.train.console import Report
-from megaxf.train.environment import describe
+from megaxf.train.environment import describe, idle_cores
 from megaxf.train.evaluate import evaluate, validation_rows
 from megaxf.train.feed import Feed, open_batches
 from megaxf.train.guards import Outcome
@@ -73,6 +73,8 @@ def train(
         report.warn(sentence)
     peak = find_peak(run, mesh, device)
     report.say(_start_line(position, environment, peak))
+    if device.type == "cpu" and (advice := idle_cores(environment)):
+        report.warn(advice)
     feed = Feed(batches, run, mesh, device, position.samples)
     trainer = Trainer(run, mesh, device, engine, feed, validation, folder, report, peak, position)
     try:

@@ -29,11 +29,11 @@ def torchrun(*arguments):
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a run file of many steps under DeepSpeed; (its path, the run)."""
+    """Write a run file; (its path, the run)."""
     write_data(tmp_path / "data")
 
     def make(**sections):
-        run = tiny_run(tmp_path, **({"engine": {"zero_stage": 1}} | sections))
+        run = tiny_run(tmp_path, **sections)
         (tmp_path / "run.yaml").write_text(to_yaml(run))
         return tmp_path / "run.yaml", run
 

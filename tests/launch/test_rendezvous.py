@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,7 @@ ALONE = Launch()
         (TORCHRUN, BY_TORCHRUN),
         (SLURM, BY_SLURM),
         (MPI, BY_MPI),
+        (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "2(x2),3", "SLURM_NODEID": "2"}, replace(BY_SLURM, local_world_size=3)),
         (TORCHRUN | SLURM, BY_TORCHRUN),
         (TORCHRUN | MPI, BY_TORCHRUN),
         (MPI | SLURM, BY_MPI),

@@ -1,66 +1,68 @@
-"""The gradient of all parameters as one flat fp32 buffer: summed over micro-batches and ranks, measured, clipped."""
+"""The gradient of every parameter: summed over micro-batches and ranks, then measured for clipping."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 
 import torch
 
 from megaxf.parallel.collectives import sum_tensor
 from megaxf.parallel.mesh import Axis
 
-ALIGNMENT = 16
-"""Elements: each parameter's gradient starts at a multiple of 64 bytes, as vector instructions like it."""
 BUCKET = 2**25
 """Elements in one all-reduce, 128 MiB."""
 
 
-class FlatGradient:
-    """Makes `.grad` of fp32 parameters views into one buffer, which backward passes add to."""
+class Gradients:
+    """Takes each parameter's gradient as soon as a backward pass has made it.
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        parameters = list(parameters)
-        starts, end = [], 0
-        for parameter in parameters:
-            starts.append(end)
-            end += -(-parameter.numel() // ALIGNMENT) * ALIGNMENT
-        self._flat = torch.zeros(end, dtype=torch.float32, device=parameters[0].device)
-        self._views = []
-        for parameter, start in zip(parameters, starts, strict=True):
-            parameter.grad = self._flat[start : start + parameter.numel()].view_as(parameter)
-            self._views.append(parameter.grad)
+    A sum is held in fp32; a gradient that has nothing to be added to stays in the precision that it was made in.
+    """
 
-    def zero(self) -> None:
+    def __init__(self, weights: Mapping[str, torch.nn.Parameter]) -> None:
+        self.sums: dict[str, torch.Tensor] = {}
+        for name, weight in weights.items():
+            weight.register_post_accumulate_grad_hook(lambda weight, name=name: self._take(name, weight))
+
+    def _take(self, name: str, weight: torch.Tensor) -> None:
+        gradient, weight.grad = weight.grad, None
+        assert gradient is not None
+        held = self.sums.get(name)
+        self.sums[name] = gradient if held is None else held.float().add_(gradient)
+
+    def clear(self) -> None:
         """Start a new sum."""
-        self._flat.zero_()
+        self.sums.clear()
 
     def sum_over(self, axis: Axis) -> None:
-        """Sum over the ranks of the axis; collective."""
-        for bucket in self._flat.split(BUCKET):
-            sum_tensor(bucket, axis)
+        """Sum over the ranks of the axis, in fp32; collective."""
+        if axis.size == 1:
+            return
+        for names in self._buckets():
+            flat = torch.cat([self.sums[name].flatten().float() for name in names])
+            parts = sum_tensor(flat, axis).split([self.sums[name].numel() for name in names])
+            for name, part in zip(names, parts, strict=True):
+                self.sums[name] = part.view_as(self.sums[name])
 
-    def clip(self, largest: float) -> float:
-        """The norm, infinite where it is not a number; the gradient is then scaled down to at most `largest`, unless
-        that is 0.
+    def _buckets(self) -> Iterator[list[str]]:
+        """The names in one order on all ranks, so many that a message has at most BUCKET elements where it can."""
+        names: list[str] = []
+        elements = 0
+        for name in sorted(self.sums):
+            size = self.sums[name].numel()
+            if names and elements + size > BUCKET:
+                yield names
+                names, elements = [], 0
+            names.append(name)
+            elements += size
+        yield names
 
-        The 1e-6 is what DeepSpeed adds to the norm, so that both engines clip alike.
-        """
-        norm = float(torch.nn.utils.get_total_norm(self._views))
-        if not math.isfinite(norm):
-            return math.inf
-        ratio = (norm + 1e-6) / largest if largest else 0.0
-        if ratio > 1:
-            self._flat.mul_(1 / ratio)
-        return norm
 
+def clip_factor(norm: float, largest: float) -> float:
+    """What a gradient of that norm is multiplied by to be no longer than `largest`; 0 means no limit.
 
-def accumulate_into(master: torch.nn.Parameter, weight: torch.nn.Parameter) -> None:
-    """After each backward pass, add the low-precision gradient of `weight` to the fp32 one of `master` and free it."""
-
-    def move(parameter: torch.Tensor) -> None:
-        assert master.grad is not None and parameter.grad is not None
-        master.grad.add_(parameter.grad)
-        parameter.grad = None
-
-    weight.register_post_accumulate_grad_hook(move)
+    The 1e-6 is what DeepSpeed adds to the norm, so that both engines clip alike.
+    """
+    ratio = (norm + 1e-6) / largest if largest else 0.0
+    return 1 / ratio if ratio > 1 and math.isfinite(ratio) else 1.0

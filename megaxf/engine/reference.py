@@ -14,10 +14,11 @@ import torch
 
 from megaxf.config import Run
 from megaxf.engine.batch import TorchBatch
-from megaxf.engine.gradient import FlatGradient, accumulate_into
+from megaxf.engine.gradient import Gradients
 from megaxf.engine.objective import Objective, Sums, evaluation_mode
 from megaxf.engine.optimizer import build_adamw, fresh_state, set_learning_rate
 from megaxf.engine.protocol import MOMENTS, StepResult
+from megaxf.engine.update import CompiledUpdate, Update, plain_update, refresh
 from megaxf.parallel.mesh import Mesh
 
 
@@ -30,26 +31,23 @@ class ReferenceEngine:
         self._objective = Objective(model, run.train.z_loss)
         self._weights = dict(model.named_parameters())
         self._masters = _masters(self._weights, run.train.precision)
-        self._gradient = FlatGradient(self._masters.values())
+        self._gradients = Gradients(self._weights)
         self._optimizer = build_adamw(self._masters, run.optimizer)
+        self._update: Update = CompiledUpdate() if run.train.compile else plain_update
         self._optimizer_step = 0
 
     def train_step(self, micro_batches: Sequence[TorchBatch], learning_rate: float) -> StepResult:
         """One update; see the protocol."""
         sums = Sums(micro_batches, self._axis, self._device)
-        self._gradient.zero()
+        self._gradients.clear()
         for batch in micro_batches:
             loss, nll = self._objective(batch)
             (loss * sums.scale).backward()
             sums.add(loss, nll)
-        self._gradient.sum_over(self._axis)
-        norm = self._gradient.clip(self._clip)
-        if math.isfinite(norm):
-            set_learning_rate(self._optimizer, learning_rate)
-            self._optimizer.step()
-            self._optimizer_step += 1
-            for name in self._weights:
-                self._refresh(name)
+        self._gradients.sum_over(self._axis)
+        set_learning_rate(self._optimizer, learning_rate)
+        norm = self._update(self._optimizer, self._masters, self._weights, self._gradients.sums, self._clip)
+        self._optimizer_step += math.isfinite(norm)
         return sums.result(norm)
 
     def evaluate(self, batch: TorchBatch) -> tuple[float, int]:
@@ -78,7 +76,7 @@ class ReferenceEngine:
         master = self._masters[name]
         with torch.no_grad():
             master.copy_(tensors["master"])
-        self._refresh(name)
+        refresh(self._weights[name], master)
         state = self._optimizer.state[master] = fresh_state(master, self._optimizer_step)
         for key in MOMENTS:
             if key in tensors:
@@ -101,13 +99,6 @@ class ReferenceEngine:
         with evaluation_mode(self._objective):
             yield self._objective.model
 
-    def _refresh(self, name: str) -> None:
-        """Bring the weight that the model computes with up to its master."""
-        weight, master = self._weights[name], self._masters[name]
-        if weight is not master:
-            with torch.no_grad():
-                weight.copy_(master)
-
 
 def _masters(weights: Mapping[str, torch.nn.Parameter], precision: str) -> dict[str, torch.nn.Parameter]:
     """The fp32 parameters that are optimised: in fp32 the weights themselves, in bf16 copies beside them.
@@ -120,5 +111,4 @@ def _masters(weights: Mapping[str, torch.nn.Parameter], precision: str) -> dict[
     for name, weight in weights.items():
         weight.data = weight.data.to(torch.bfloat16)
         masters[name] = torch.nn.Parameter(weight.detach().float())
-        accumulate_into(masters[name], weight)
     return masters

@@ -23,13 +23,13 @@ TOKENS, RUN, EXPORT = FOLDER / "tokens", FOLDER / "run", FOLDER / "huggingface"
 RUN_FILE = "configs/runs/demo.yaml"
 PROMPTS = ("def __init__(self", "import os\n", "class Test")
 
+LARGE = "model=llama3-8b data.sequence_length=8192 train.global_batch_size=512"
 NEXT = (
     (f'.venv/bin/megaxf generate {EXPORT} --prompt "class " --temperature 0.8 --seed 1', "let it write something else"),
     (f".venv/bin/megaxf pretrain {RUN_FILE} train.steps=1200", "train on where it stopped"),
     (f".venv/bin/megaxf inspect {RUN} --verify", "what a checkpoint holds"),
-    (f".venv/bin/megaxf pretrain {RUN_FILE} model=llama3-8b data.sequence_length=8192 train.global_batch_size=512 --check --world-size 64",
-     "check a run for a cluster on this machine"),
-)  # fmt: skip
+    (f".venv/bin/megaxf pretrain {RUN_FILE} {LARGE} --check --world-size 64", "check a run for a cluster from here"),
+)
 
 console = Console()
 

@@ -12,6 +12,8 @@ import torch
 
 IGNORED = -100
 """Label of a target that is not counted."""
+BLOCK_ELEMENTS = {True: 2**18, False: 2**28}
+"""Logits that are widened to fp32 at one time, on a CPU (what its cache holds: several passes go over them) and else."""
 
 
 def chunked_cross_entropy(
@@ -71,18 +73,15 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         ctx.weight_gradient = None
         sums = torch.zeros(2, dtype=torch.float32, device=hidden.device)
         products = hidden.new_empty(min(rows, len(labels)), weight.shape[0])
-        buffer = products if products.dtype == torch.float32 else torch.empty_like(products, dtype=torch.float32)
         for start in range(0, len(labels), rows):
             chunk = slice(start, start + rows)
             states = hidden[chunk]
-            narrow, wide = products[: len(states)], buffer[: len(states)]
-            torch.mm(states, weight.t(), out=narrow)
-            sums += _differentiate(wide.copy_(narrow), labels[chunk], z_loss, wants_hidden or wants_weight)
-            narrow.copy_(wide)
+            logits = torch.mm(states, weight.t(), out=products[: len(states)])
+            sums += _differentiate_blocks(logits, labels[chunk], z_loss, wants_hidden or wants_weight)
             if wants_hidden:
-                torch.mm(narrow, weight, out=ctx.hidden_gradient[chunk])
+                torch.mm(logits, weight, out=ctx.hidden_gradient[chunk])
             if wants_weight:
-                ctx.weight_gradient = _add_product(ctx.weight_gradient, narrow.t(), states)
+                ctx.weight_gradient = _add_product(ctx.weight_gradient, logits.t(), states)
         if ctx.weight_gradient is not None:
             ctx.weight_gradient = ctx.weight_gradient.to(weight.dtype)
         nll, z = sums.unbind()
@@ -99,6 +98,20 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         gradients = [ctx.hidden_gradient, ctx.weight_gradient]
         ctx.hidden_gradient = ctx.weight_gradient = None
         return *(None if g is None else g.mul_(scale) for g in gradients), None, None, None, None
+
+
+def _differentiate_blocks(logits: torch.Tensor, labels: torch.Tensor, z_loss: float, wanted: bool) -> torch.Tensor:
+    """`_differentiate` on logits of any dtype, which the gradient overwrites; in fp32, a block of tokens at a time."""
+    rows = max(1, BLOCK_ELEMENTS[logits.device.type == "cpu"] // logits.shape[1])
+    if logits.dtype != torch.float32:
+        buffer = logits.new_empty(min(rows, len(labels)), logits.shape[1], dtype=torch.float32)
+    sums = torch.zeros(2, dtype=torch.float32, device=logits.device)
+    for part, targets in zip(logits.split(rows), labels.split(rows), strict=True):
+        wide = part if part.dtype == torch.float32 else buffer[: len(part)].copy_(part)
+        sums += _differentiate(wide, targets, z_loss, wanted)
+        if wanted and wide is not part:
+            part.copy_(wide)
+    return sums
 
 
 def _differentiate(logits: torch.Tensor, labels: torch.Tensor, z_loss: float, wanted: bool) -> torch.Tensor:

@@ -12,8 +12,8 @@ import torch
 
 IGNORED = -100
 """Label of a target that is not counted."""
-BLOCK_ELEMENTS = {True: 2**18, False: 2**28}
-"""Logits that are widened to fp32 at one time, on a CPU (what its cache holds: several passes go over them) and else."""
+CPU_BLOCK, GPU_BLOCK = 2**18, 2**28
+"""Logits that are widened to fp32 at one time: several passes go over them, so on a CPU no more than its cache holds."""
 
 
 def chunked_cross_entropy(
@@ -102,7 +102,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
 def _differentiate_blocks(logits: torch.Tensor, labels: torch.Tensor, z_loss: float, wanted: bool) -> torch.Tensor:
     """`_differentiate` on logits of any dtype, which the gradient overwrites; in fp32, a block of tokens at a time."""
-    rows = max(1, BLOCK_ELEMENTS[logits.device.type == "cpu"] // logits.shape[1])
+    rows = max(1, (CPU_BLOCK if logits.device.type == "cpu" else GPU_BLOCK) // logits.shape[1])
     if logits.dtype != torch.float32:
         buffer = logits.new_empty(min(rows, len(labels)), logits.shape[1], dtype=torch.float32)
     sums = torch.zeros(2, dtype=torch.float32, device=logits.device)

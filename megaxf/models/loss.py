@@ -13,7 +13,7 @@ import torch
 IGNORED = -100
 """Label of a target that is not counted."""
 CPU_BLOCK, GPU_BLOCK = 2**18, 2**28
-"""Logits that are widened to fp32 at one time: several passes go over them, so on a CPU no more than its cache holds."""
+"""Logits widened to fp32 at one time: several passes go over them, so on a CPU no more than its cache holds."""
 
 
 def chunked_cross_entropy(

@@ -42,8 +42,7 @@ def main() -> int:
     stage("pretrain: two processes, ZeRO-1", pretrain_command())
     if not (EXPORT / "config.json").exists():
         stage("convert: to a Hugging Face folder", megaxf("convert", RUN, EXPORT))
-    generate = [argument for prompt in PROMPTS for argument in ("--prompt", prompt)]
-    stage("generate: three prompts", megaxf("generate", EXPORT, *generate, "--max-new-tokens", "64"))
+    stage("generate: three prompts", generate_command())
     summary(time.monotonic() - started)
     return 0
 
@@ -62,6 +61,12 @@ def pretrain_command() -> list[str]:
     """The run file under torchrun with two processes."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return [*torchrun, "launch/pretrain.py", RUN_FILE]
+
+
+def generate_command() -> list[str]:
+    """The same prompts with the same draws each time."""
+    prompts = [argument for prompt in PROMPTS for argument in ("--prompt", prompt)]
+    return megaxf("generate", EXPORT, *prompts, "--max-new-tokens", 64, "--temperature", 0.6, "--seed", 1)
 
 
 def megaxf(*arguments: object) -> list[str]:

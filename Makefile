@@ -33,9 +33,9 @@ check-tools:
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "make: $(PYTHON) has no venv module: install it (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	@$(PYTHON) -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))' || \
-	  { echo "make: the headers of $(PYTHON) are missing: DeepSpeed compiles against them (Debian and Ubuntu: apt install python3-dev)" >&2; exit 1; }
+	  { echo "make: the headers of $(PYTHON) are missing: torch.compile and DeepSpeed compile against them (Debian and Ubuntu: apt install python3-dev)" >&2; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || \
-	  { echo "make: no C++ compiler ($${CXX:-c++}): DeepSpeed compiles with it (Debian and Ubuntu: apt install g++; or name one with CXX=...)" >&2; exit 1; }
+	  { echo "make: no C++ compiler ($${CXX:-c++}): torch.compile and DeepSpeed need one (Debian and Ubuntu: apt install g++; or name one with CXX=...)" >&2; exit 1; }
 
 demo: $(INSTALLED)
 	$(BIN)/python launch/demo.py

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -89,11 +88,17 @@ def peak_memory(case: str, name: str, arguments: argparse.Namespace) -> float:
 def measure_memory(maker: Callable[[], Step]) -> float:
     """MiB of peak memory above what the libraries take before anything is built."""
     torch.mm(torch.ones(64, 64), torch.ones(64, 64))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_resident()
     step = maker()
     for _ in range(3):
         step()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return peak_resident() - before
+
+
+def peak_resident() -> float:
+    """MiB that this process has held at most; getrusage would also count what its parent held when it forked."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
 
 
 def shape_of(case: str, arguments: argparse.Namespace) -> Shape:

@@ -26,12 +26,12 @@ from megaxf.config import Run
 from megaxf.engine.batch import TorchBatch
 from megaxf.engine.deepspeed_config import deepspeed_config
 from megaxf.engine.objective import Objective, Sums, evaluation_mode
-from megaxf.engine.optimizer import build_adamw, fresh_state, set_learning_rate
+from megaxf.engine.optimizer import CountsUpdates, build_adamw, fresh_state, set_learning_rate
 from megaxf.engine.protocol import MOMENTS, StepResult
 from megaxf.parallel.mesh import Mesh
 
 
-class ZeroEngine:
+class ZeroEngine(CountsUpdates):
     """See megaxf.engine.protocol.Engine."""
 
     def __init__(self, run: Run[Any], model: torch.nn.Module, mesh: Mesh, device: torch.device) -> None:
@@ -54,7 +54,6 @@ class ZeroEngine:
                 dist_init_required=False,
             )
         self._make_optimizer_state(groups)
-        self._optimizer_step = 0
 
     def train_step(self, micro_batches: Sequence[TorchBatch], learning_rate: float) -> StepResult:
         """One update; see the protocol."""
@@ -115,17 +114,6 @@ class ZeroEngine:
         size = weight.ds_tensor.numel()
         flat = torch.nn.functional.pad(value.flatten(), (0, size * self._axis.size - value.numel()))
         return flat[self._axis.rank * size :][:size].to(self._device)
-
-    @property
-    def optimizer_step(self) -> int:
-        """Updates made so far."""
-        return self._optimizer_step
-
-    @optimizer_step.setter
-    def optimizer_step(self, step: int) -> None:
-        self._optimizer_step = step
-        for state in self._optimizer.state.values():
-            state["step"].fill_(step)
 
     @contextmanager
     def model_for_inference(self) -> Iterator[torch.nn.Module]:

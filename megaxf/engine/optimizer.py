@@ -39,6 +39,24 @@ def fresh_state(parameter: torch.Tensor, step: int = 0) -> dict[str, torch.Tenso
     return {"step": counter, **{key: torch.zeros_like(parameter, requires_grad=False) for key in MOMENTS}}
 
 
+class CountsUpdates:
+    """The part of an engine that knows how many updates its AdamW has made."""
+
+    _optimizer: torch.optim.AdamW
+    _optimizer_step = 0
+
+    @property
+    def optimizer_step(self) -> int:
+        """Updates made so far."""
+        return self._optimizer_step
+
+    @optimizer_step.setter
+    def optimizer_step(self, step: int) -> None:
+        self._optimizer_step = step
+        for state in self._optimizer.state.values():
+            state["step"].fill_(step)
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
     """The rate of every group from the next step on."""
     for group in optimizer.param_groups:

@@ -16,13 +16,13 @@ from megaxf.config import Run
 from megaxf.engine.batch import TorchBatch
 from megaxf.engine.gradient import Gradients
 from megaxf.engine.objective import Objective, Sums, evaluation_mode
-from megaxf.engine.optimizer import build_adamw, fresh_state, set_learning_rate
+from megaxf.engine.optimizer import CountsUpdates, build_adamw, fresh_state, set_learning_rate
 from megaxf.engine.protocol import MOMENTS, StepResult
 from megaxf.engine.update import CompiledUpdate, Update, plain_update, refresh
 from megaxf.parallel.mesh import Mesh
 
 
-class ReferenceEngine:
+class ReferenceEngine(CountsUpdates):
     """See megaxf.engine.protocol.Engine."""
 
     def __init__(self, run: Run[Any], model: torch.nn.Module, mesh: Mesh, device: torch.device) -> None:
@@ -34,7 +34,6 @@ class ReferenceEngine:
         self._gradients = Gradients(self._weights)
         self._optimizer = build_adamw(self._masters, run.optimizer)
         self._update: Update = CompiledUpdate() if run.train.compile else plain_update
-        self._optimizer_step = 0
 
     def train_step(self, micro_batches: Sequence[TorchBatch], learning_rate: float) -> StepResult:
         """One update; see the protocol."""
@@ -81,17 +80,6 @@ class ReferenceEngine:
         for key in MOMENTS:
             if key in tensors:
                 state[key].copy_(tensors[key])
-
-    @property
-    def optimizer_step(self) -> int:
-        """Updates made so far."""
-        return self._optimizer_step
-
-    @optimizer_step.setter
-    def optimizer_step(self, step: int) -> None:
-        self._optimizer_step = step
-        for state in self._optimizer.state.values():
-            state["step"].fill_(step)
 
     @contextmanager
     def model_for_inference(self) -> Iterator[torch.nn.Module]:

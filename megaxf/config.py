@@ -57,9 +57,13 @@ class Train(Section):
     """Sequences in one optimizer step, over all ranks and accumulation."""
     micro_batch_size: Positive
     """Sequences in one forward pass on one rank."""
-    precision: Literal["bf16", "fp32"] = "bf16"
-    """bf16 keeps fp32 master weights and accumulates gradients in fp32."""
+    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
+    """bf16 and fp16 keep fp32 master weights and accumulate gradients in fp32; fp16 scales the loss."""
     recompute: Literal["none", "selective", "full"] = "none"
+    recompute_every: Positive = 1
+    """Recompute in every so manieth layer only, the first among them."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Rate at which elements of what attention and MLP add to the residual stream fall out."""
     attention_backend: Literal["sdpa", "reference"] = "sdpa"
     gradient_clip: NonNegativeFloat = 1.0
     """Largest global gradient norm; 0 turns clipping off."""
@@ -103,11 +107,43 @@ class Schedule(Section):
         return self
 
 
+class Parallel(Section):
+    """How the model is cut over ranks; the ranks that these degrees leave are data-parallel."""
+
+    tensor_parallel_size: Positive = 1
+    """Ranks that hold a share of each matrix."""
+    sequence_parallel: bool = False
+    """Between the matrices, the tensor-parallel ranks hold a share of the sequence each (arXiv 2205.05198)."""
+    context_parallel_size: Positive = 1
+    """Ranks that hold a share of each sequence throughout."""
+    pipeline_parallel_size: Positive = 1
+    """Ranks, or stages, that hold a share of the layers."""
+    pipeline_schedule: Literal["1f1b", "dualpipev"] = "1f1b"
+    pipeline_layers: list[NonNegative] | None = None
+    """Decoder layers of each stage, first to last; by default balanced by their cost."""
+    order: list[Literal["pipeline", "data", "context", "tensor"]] = ["pipeline", "data", "context", "tensor"]
+    """The axes, outermost first: ranks along the last one are neighbours and share a node."""
+
+    def degrees(self) -> dict[str, int]:
+        """The size of each axis of the mesh but the data axis."""
+        return {
+            "pipeline": self.pipeline_parallel_size,
+            "context": self.context_parallel_size,
+            "tensor": self.tensor_parallel_size,
+        }
+
+
 class EngineSection(Section):
     """Who holds what: 0 is the plain-torch reference engine, 1 to 3 are DeepSpeed's ZeRO stages."""
 
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 1
     """What is cut over the data-parallel ranks: 1 optimizer state, 2 gradients too, 3 weights too."""
+    offload_optimizer: Literal["none", "cpu", "nvme"] = "none"
+    """Where the optimizer state lies; other than none, the step is made on the CPU."""
+    offload_parameters: Literal["none", "cpu", "nvme"] = "none"
+    """Where the weights lie that are not in use; zero_stage 3 only."""
+    nvme_folder: str | None = None
+    """A folder on a fast local disk, for what is offloaded to nvme."""
 
 
 class Evaluate(Section):
@@ -150,6 +186,7 @@ class Run(Section, Generic[ModelConfig]):
     train: Train
     optimizer: Optimizer
     schedule: Schedule = Schedule()
+    parallel: Parallel = Parallel()
     engine: EngineSection = EngineSection()
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()

@@ -76,10 +76,11 @@ def _train(run: Run[Any], arguments: argparse.Namespace) -> int:
     from megaxf.train.guards import Signals
     from megaxf.train.loop import train
 
+    mesh = build_mesh(run.parallel.degrees(), run.parallel.order)
     report = Report(run.train.steps, quiet=launch.rank != 0)
     with Signals() as signals:
         outcome = train(
-            run, build_mesh(), device, signals.asked, report, launcher=launch.launcher, must_resume=arguments.resume
+            run, mesh, device, signals.asked, report, launcher=launch.launcher, must_resume=arguments.resume
         )
     disconnect()
     return int(outcome)

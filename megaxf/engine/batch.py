@@ -32,13 +32,15 @@ class ArrayBatch(Protocol):
 
 
 class TorchBatch(NamedTuple):
-    """Rows of one forward pass; int64 tensors [rows, sequence]."""
+    """Rows of one forward pass; int64 tensors [rows, sequence] where nothing else is said."""
 
     tokens: torch.Tensor
     labels: torch.Tensor
     """The next token of each place, -100 where it is not counted."""
     positions: torch.Tensor | None = None
     document_ids: torch.Tensor | None = None
+    samples: torch.Tensor | None = None
+    """[rows]: the place of each row in the order of the data, which dropout is drawn by."""
 
     def counted(self) -> int:
         """The number of targets that count in the loss."""

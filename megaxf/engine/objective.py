@@ -27,7 +27,9 @@ class Objective(torch.nn.Module):
 
     def forward(self, batch: TorchBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """(loss, negative log-likelihood), each summed over the counted targets; fp32 scalars, the second detached."""
-        hidden = self.model(batch.tokens, document_ids=batch.document_ids, positions=batch.positions)
+        hidden = self.model(
+            batch.tokens, document_ids=batch.document_ids, positions=batch.positions, samples=batch.samples
+        )
         return chunked_cross_entropy(
             hidden.flatten(0, 1), self.model.head_weight(), batch.labels.flatten(), z_loss=self.z_loss
         )

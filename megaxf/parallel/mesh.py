@@ -1,33 +1,40 @@
 """The mesh: degrees -> a grid of ranks -> process groups by axis name.
 
-    mesh = build_mesh()                 # every rank is a data-parallel rank
-    mesh.axis("data").size
+    mesh = build_mesh({"tensor": 2, "pipeline": 2})     # the data axis takes the ranks that are left
+    mesh.axis("tensor").size                            # along one axis
+    mesh.replicas, mesh.parts                           # along two: who sums gradients, who shares one model
 
 The mesh is an argument, never a global. It is built from an initialised torch.distributed, or from none: one process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
-AXES = ("data",)
+AXES = ("pipeline", "data", "context", "tensor")
 """Outermost first: neighbours in rank order lie along the last axis, which so stays inside a node."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of the mesh as one rank sees it."""
+    """One axis of the mesh, or several as one, as one rank sees it."""
 
     name: str
     rank: int
     """Place of this rank along the axis."""
-    size: int
+    ranks: tuple[int, ...]
+    """The ranks of the world along the axis, in order; this one is ranks[rank]."""
     group: dist.ProcessGroup | None
-    """The ranks that differ from this one along the axis only; None where there is no torch.distributed."""
+    """These ranks; None where there is no torch.distributed."""
+
+    @property
+    def size(self) -> int:
+        """The number of ranks along the axis."""
+        return len(self.ranks)
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,10 @@ class Mesh:
     group: dist.ProcessGroup | None
     """All ranks; None where there is no torch.distributed."""
     axes: Mapping[str, Axis]
+    replicas: Axis
+    """Data and context: the ranks that hold the same weights, see different tokens and sum their gradients."""
+    parts: Axis
+    """Pipeline and tensor: the ranks that hold one model together."""
 
     def axis(self, name: str) -> Axis:
         """The axis of that name; raises KeyError for an unknown one."""
@@ -55,25 +66,32 @@ class Mesh:
         return self.axes["data"].size
 
 
-def build_mesh(degrees: Mapping[str, int] | None = None) -> Mesh:
-    """The mesh of this rank; collective: every rank calls it with the same degrees.
+def build_mesh(degrees: Mapping[str, int] | None = None, order: Sequence[str] = AXES) -> Mesh:
+    """The mesh of this rank; collective: every rank calls it with the same arguments.
 
     degrees: size of each axis; the data axis takes the ranks that the others leave.
-    Raises ValueError where the degrees do not multiply to the number of ranks.
+    order: the axes, outermost first.
+    Raises ValueError where the degrees do not multiply to the number of ranks, or an axis is unknown.
     """
     started = dist.is_available() and dist.is_initialized()
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if started else (0, 1)
-    sizes = _axis_sizes(degrees or {}, world_size)
+    sizes = axis_sizes(degrees or {}, world_size, order)
     grid = torch.arange(world_size).view(*sizes.values())
-    axes = {name: _axis(grid, dim, name, rank, started) for dim, name in enumerate(sizes)}
-    return Mesh(rank, world_size, dist.group.WORLD if started else None, axes)
+    dims = {name: [dim] for dim, name in enumerate(sizes)}
+    axes = {name: _axis(grid, dim, name, rank, started) for name, dim in dims.items()}
+    replicas = _axis(grid, dims["data"] + dims["context"], "replicas", rank, started)
+    parts = _axis(grid, dims["pipeline"] + dims["tensor"], "parts", rank, started)
+    return Mesh(rank, world_size, dist.group.WORLD if started else None, axes, replicas, parts)
 
 
-def _axis_sizes(degrees: Mapping[str, int], world_size: int) -> dict[str, int]:
+def axis_sizes(degrees: Mapping[str, int], world_size: int, order: Sequence[str] = AXES) -> dict[str, int]:
+    """The size of every axis, in order; raises ValueError as `build_mesh` does."""
+    if sorted(order) != sorted(AXES):
+        raise ValueError(f"the order {', '.join(order)} of the mesh does not name each of {', '.join(AXES)} once")
     unknown = set(degrees) - set(AXES)
     if unknown:
         raise ValueError(f"the mesh has no axis {', '.join(sorted(unknown))}; it has {', '.join(AXES)}")
-    sizes = {name: degrees.get(name, 1) for name in AXES}
+    sizes = {name: degrees.get(name, 1) for name in order}
     others = torch.Size(size for name, size in sizes.items() if name != "data").numel()
     sizes["data"] = degrees.get("data", world_size // others)
     if sizes["data"] * others != world_size:
@@ -82,16 +100,18 @@ def _axis_sizes(degrees: Mapping[str, int], world_size: int) -> dict[str, int]:
     return sizes
 
 
-def _axis(grid: torch.Tensor, dim: int, name: str, rank: int, started: bool) -> Axis:
-    """The row of the grid along `dim` in which `rank` lies; every rank creates all groups, in one order."""
-    own_row: list[int] = []
-    own_group = None
-    for row in grid.movedim(dim, -1).reshape(-1, grid.shape[dim]).tolist():
-        group = _group(row, grid.numel()) if started else None
-        if rank in row:
-            own_row, own_group = row, group
-    return Axis(name, own_row.index(rank), len(own_row), own_group)
+def _axis(grid: torch.Tensor, dims: Sequence[int], name: str, rank: int, started: bool) -> Axis:
+    """The ranks of the grid that differ from `rank` along `dims` only, the first of these outermost."""
+    place = (grid == rank).nonzero()[0].tolist()
+    row = grid[tuple(slice(None) if dim in dims else place[dim] for dim in range(grid.dim()))]
+    if list(dims) != sorted(dims):
+        row = row.transpose(0, 1)
+    ranks = row.flatten().tolist()
+    return Axis(name, ranks.index(rank), tuple(ranks), _group(ranks, grid.numel()) if started else None)
 
 
 def _group(ranks: list[int], world_size: int) -> dist.ProcessGroup | None:
-    return dist.group.WORLD if len(ranks) == world_size else dist.new_group(ranks)
+    """Made by its members alone: were all ranks to make all groups, a start would take time with their number."""
+    if len(ranks) == world_size:
+        return dist.group.WORLD
+    return dist.new_group(ranks, use_local_synchronization=True)

@@ -102,7 +102,7 @@ def raise_first(mesh: Mesh, fault: ValueError | None) -> None:
 
 def any_rank(mesh: Mesh, device: torch.device, *flags: bool) -> list[bool]:
     """Each flag, true where it is on any rank: one tiny message; collective."""
-    everyone = Axis("world", mesh.rank, mesh.world_size, mesh.group)
+    everyone = Axis("world", mesh.rank, tuple(range(mesh.world_size)), mesh.group)
     return [count > 0 for count in sum_numbers([float(flag) for flag in flags], everyone, device)]
 
 

@@ -207,7 +207,12 @@ class Trainer:
 
 def _model(run: Run) -> torch.nn.Module:
     module: torch.nn.Module = family(run.model.family).Model(
-        run.model, attention_backend=run.train.attention_backend, recompute=run.train.recompute
+        run.model,
+        attention_backend=run.train.attention_backend,
+        recompute=run.train.recompute,
+        recompute_every=run.train.recompute_every,
+        dropout=run.train.dropout,
+        seed=run.seed,
     )
     return module
 

@@ -37,7 +37,6 @@ def megaxf_step(shape: Shape, compiled: bool) -> Step:
     """The plain-torch engine of megaxf on one process, with gradient clipping off."""
     from megaxf.config import validate
     from megaxf.engine import TorchBatch, create
-    from megaxf.models.registry import family
     from megaxf.parallel.mesh import build_mesh
 
     precision = "bf16" if shape.dtype == torch.bfloat16 else "fp32"
@@ -59,7 +58,7 @@ def megaxf_step(shape: Shape, compiled: bool) -> Step:
         },
         "benchmark",
     )  # fmt: skip
-    engine = create(run, family("llama").Model(run.model), build_mesh(), "cpu")
+    engine = create(run, build_mesh(), "cpu")
     batch = TorchBatch(*shape.inputs())
     return partial(engine.train_step, [batch], 1e-4)
 

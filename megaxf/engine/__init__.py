@@ -1,6 +1,6 @@
 """The door to the training engines: plain torch, or DeepSpeed's ZeRO.
 
-engine = create(run, model, mesh, device)
+engine = create(run, mesh, device)
 result = engine.train_step(micro_batches, learning_rate)
 """
 
@@ -13,26 +13,19 @@ import torch
 from megaxf.config import Run
 from megaxf.engine.batch import TorchBatch, micro_batches, to_torch
 from megaxf.engine.protocol import Engine, StepResult
-from megaxf.models.initialize import initialize
+from megaxf.parallel.apply import place
 from megaxf.parallel.mesh import Mesh
 
 __all__ = ["Engine", "StepResult", "TorchBatch", "create", "micro_batches", "to_torch"]
 
 
-def create(run: Run[Any], model: Any, mesh: Mesh, device: torch.device | str) -> Engine:
-    """The engine of `run.engine.zero_stage` around a fresh model, whose weights it initialises; collective.
-
-    model: the family's Model of `run.model`, made with `run.train`'s attention backend and recomputation, in fp32.
-    """
-    initialize(model, run.seed)
-    model.to(device)
-    if run.train.compile:
-        for layer in model.layers:
-            layer.compile()
+def create(run: Run[Any], mesh: Mesh, device: torch.device | str) -> Engine:
+    """The engine of a run around this rank's part of a fresh model; collective."""
+    placed = place(run, mesh)
     if run.engine.zero_stage == 0:
         from megaxf.engine.reference import ReferenceEngine
 
-        return ReferenceEngine(run, model, mesh, torch.device(device))
+        return ReferenceEngine(run, placed, torch.device(device))
     from megaxf.engine.deepspeed_engine import ZeroEngine
 
-    return ZeroEngine(run, model, mesh, torch.device(device))
+    return ZeroEngine(run, placed, torch.device(device))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 
@@ -57,6 +57,23 @@ class Gradients:
             names.append(name)
             elements += size
         yield names
+
+
+class Norm:
+    """The length of a gradient that is spread over ranks, each element counted once."""
+
+    def __init__(self, counted: Collection[str], axis: Axis) -> None:
+        """counted: the names that this rank counts. axis: the ranks that hold the gradient together."""
+        self._counted, self._axis = counted, axis
+
+    def of(self, square_sums: Mapping[str, torch.Tensor]) -> float:
+        """From the sum of squares of each parameter's gradient on this rank; infinite where it is not finite."""
+        own = torch.stack([value.double() for name, value in square_sums.items() if name in self._counted] or [_ZERO])
+        total = math.sqrt(float(sum_tensor(own.sum(), self._axis)))
+        return total if math.isfinite(total) else math.inf
+
+
+_ZERO = torch.zeros((), dtype=torch.float64)
 
 
 def clip_factor(norm: float, largest: float) -> float:

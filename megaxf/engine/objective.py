@@ -10,7 +10,7 @@ import torch
 
 from megaxf.engine.batch import TorchBatch
 from megaxf.engine.protocol import StepResult
-from megaxf.models.loss import chunked_cross_entropy
+from megaxf.parallel.apply import Placed
 from megaxf.parallel.collectives import sum_numbers
 from megaxf.parallel.mesh import Axis
 
@@ -20,23 +20,20 @@ class Objective(torch.nn.Module):
 
     model: Any
 
-    def __init__(self, model: torch.nn.Module, z_loss: float) -> None:
+    def __init__(self, placed: Placed, z_loss: float) -> None:
         super().__init__()
-        self.model = model
-        self.z_loss = z_loss
+        self.model, self._loss, self._z_loss = placed.model, placed.loss, z_loss
 
     def forward(self, batch: TorchBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """(loss, negative log-likelihood), each summed over the counted targets; fp32 scalars, the second detached."""
         hidden = self.model(
             batch.tokens, document_ids=batch.document_ids, positions=batch.positions, samples=batch.samples
         )
-        return chunked_cross_entropy(
-            hidden.flatten(0, 1), self.model.head_weight(), batch.labels.flatten(), z_loss=self.z_loss
-        )
+        return self._loss(hidden, self.model.head_weight(), batch.labels, z_loss=self._z_loss)
 
 
 class Sums:
-    """The sums of one step, over its micro-batches and the data axis.
+    """The sums of one step, over its micro-batches and the ranks that see other tokens.
 
     One message before the forward passes, the number of targets, which every gradient is divided by; one after them.
     """

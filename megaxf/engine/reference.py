@@ -14,22 +14,25 @@ import torch
 
 from megaxf.config import Run
 from megaxf.engine.batch import TorchBatch
-from megaxf.engine.gradient import Gradients
+from megaxf.engine.gradient import Gradients, Norm
 from megaxf.engine.objective import Objective, Sums, evaluation_mode
 from megaxf.engine.optimizer import CountsUpdates, build_adamw, fresh_state, set_learning_rate
 from megaxf.engine.protocol import MOMENTS, StepResult
+from megaxf.engine.state import gather_state, take_state
 from megaxf.engine.update import CompiledUpdate, Update, plain_update, refresh
-from megaxf.parallel.mesh import Mesh
+from megaxf.parallel.apply import Placed, is_counted, materialise
 
 
 class ReferenceEngine(CountsUpdates):
     """See megaxf.engine.protocol.Engine."""
 
-    def __init__(self, run: Run[Any], model: torch.nn.Module, mesh: Mesh, device: torch.device) -> None:
-        self._axis, self._device = mesh.axis("data"), device
+    def __init__(self, run: Run[Any], placed: Placed, device: torch.device) -> None:
+        materialise(placed, run.seed, device)
+        self._placed, self._axis, self._device = placed, placed.mesh.replicas, device
         self._clip = run.train.gradient_clip
-        self._objective = Objective(model, run.train.z_loss)
-        self._weights = dict(model.named_parameters())
+        self._objective = Objective(placed, run.train.z_loss)
+        self._weights = placed.weights
+        self._norm = Norm(is_counted(placed, self._weights), placed.mesh.parts)
         self._masters = _masters(self._weights, run.train.precision)
         self._gradients = Gradients(self._weights)
         self._optimizer = build_adamw(self._masters, run.optimizer)
@@ -45,7 +48,7 @@ class ReferenceEngine(CountsUpdates):
             sums.add(loss, nll)
         self._gradients.sum_over(self._axis)
         set_learning_rate(self._optimizer, learning_rate)
-        norm = self._update(self._optimizer, self._masters, self._weights, self._gradients.sums, self._clip)
+        norm = self._update(self._optimizer, self._masters, self._weights, self._gradients.sums, self._norm, self._clip)
         self._optimizer_step += math.isfinite(norm)
         return sums.result(norm)
 
@@ -60,7 +63,7 @@ class ReferenceEngine(CountsUpdates):
 
     def state_shapes(self) -> dict[str, torch.Size]:
         """See the protocol."""
-        return {name: weight.shape for name, weight in self._weights.items()}
+        return self._placed.shapes
 
     def read_state(self, name: str) -> dict[str, torch.Tensor]:
         """See the protocol."""
@@ -68,18 +71,18 @@ class ReferenceEngine(CountsUpdates):
         tensors: dict[str, torch.Tensor] = {"master": master}
         if self._optimizer_step:
             tensors |= {key: self._optimizer.state[master][key] for key in MOMENTS}
-        return {key: tensor.detach().to("cpu", copy=True) for key, tensor in tensors.items()}
+        return gather_state(self._placed, name, tensors)
 
     def write_state(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """See the protocol."""
-        master = self._masters[name]
+        master, own = self._masters[name], take_state(self._placed, name, tensors)
         with torch.no_grad():
-            master.copy_(tensors["master"])
+            master.copy_(own["master"])
         refresh(self._weights[name], master)
         state = self._optimizer.state[master] = fresh_state(master, self._optimizer_step)
         for key in MOMENTS:
-            if key in tensors:
-                state[key].copy_(tensors[key])
+            if key in own:
+                state[key].copy_(own[key])
 
     @contextmanager
     def model_for_inference(self) -> Iterator[torch.nn.Module]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from megaxf.engine.gradient import clip_factor
+from megaxf.engine.gradient import Norm, clip_factor
 from megaxf.engine.optimizer import fresh_state
 from megaxf.engine.protocol import MOMENTS
 
@@ -23,7 +23,13 @@ class Update(Protocol):
     """See plain_update and CompiledUpdate."""
 
     def __call__(
-        self, optimizer: torch.optim.AdamW, masters: Parameters, weights: Parameters, gradients: Tensors, clip: float
+        self,
+        optimizer: torch.optim.AdamW,
+        masters: Parameters,
+        weights: Parameters,
+        gradients: Tensors,
+        norm: Norm,
+        clip: float,
     ) -> float:
         """One step on the masters, brought over to the weights.
 
@@ -33,13 +39,18 @@ class Update(Protocol):
 
 
 def plain_update(
-    optimizer: torch.optim.AdamW, masters: Parameters, weights: Parameters, gradients: Tensors, clip: float
+    optimizer: torch.optim.AdamW,
+    masters: Parameters,
+    weights: Parameters,
+    gradients: Tensors,
+    norm: Norm,
+    clip: float,
 ) -> float:
     """The step in torch's fused kernel; see Update."""
     wide = {name: gradients[name].float() for name in masters}
-    norm = float(torch.nn.utils.get_total_norm(wide.values()))
-    if math.isfinite(norm):
-        factor = clip_factor(norm, clip)
+    length = norm.of({name: torch.linalg.vector_norm(gradient).square() for name, gradient in wide.items()})
+    if math.isfinite(length):
+        factor = clip_factor(length, clip)
         for name, master in masters.items():
             master.grad = wide[name].mul_(factor) if factor < 1 else wide[name]
         optimizer.step()
@@ -47,7 +58,7 @@ def plain_update(
             refresh(weight, masters[name])
     for master in masters.values():
         master.grad = None
-    return norm if math.isfinite(norm) else math.inf
+    return length
 
 
 def refresh(weight: torch.nn.Parameter, master: torch.nn.Parameter) -> None:
@@ -70,24 +81,30 @@ class CompiledUpdate:
 
     @torch.no_grad()
     def __call__(
-        self, optimizer: torch.optim.AdamW, masters: Parameters, weights: Parameters, gradients: Tensors, clip: float
+        self,
+        optimizer: torch.optim.AdamW,
+        masters: Parameters,
+        weights: Parameters,
+        gradients: Tensors,
+        norm: Norm,
+        clip: float,
     ) -> float:
         """See Update."""
         flat = {name: gradient.reshape(-1) for name, gradient in gradients.items()}
-        norm = math.sqrt(float(torch.stack([self._square_sum(gradient) for gradient in flat.values()]).sum()))
-        if not math.isfinite(norm):
-            return math.inf
+        length = norm.of({name: self._square_sum(gradient) for name, gradient in flat.items()})
+        if not math.isfinite(length):
+            return length
         names = {id(master): name for name, master in masters.items()}
         for group in optimizer.param_groups:
             for master in group["params"]:
                 name = names[id(master)]
                 state = optimizer.state[master] = optimizer.state[master] or fresh_state(master)
                 state["step"] += 1
-                numbers = _numbers(group, int(state["step"]), clip_factor(norm, clip), master.device)
+                numbers = _numbers(group, int(state["step"]), clip_factor(length, clip), master.device)
                 weight = None if weights[name] is master else weights[name].view(-1)
                 moments = [state[key].view(-1) for key in MOMENTS]
                 self._adamw(master.view(-1), *moments, flat[name], weight, numbers)
-        return norm
+        return length
 
 
 def _square_sum(gradient: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,8 @@
     out = attention(q, k, v, mask=causal_mask(seq, window=4096))      # and only the last 4,096 keys
     out = attention(q, k, v, mask=cache_mask(positions, slots))       # new queries against cached keys
 
-Masks are made once a forward pass and shared by all layers. Without a mask a backend takes its fast causal path.
+Masks are made once a forward pass and shared by all layers. Without a mask a backend takes its fast causal path, also
+where the queries are only the last of the sequence.
 
 Generation keeps the keys and values of earlier tokens in an object with the methods of `Cache`. Slot p of a row holds
 the key and value of that row's position p, so a key is visible to a query iff its slot is at most the query's position
@@ -20,6 +21,7 @@ from typing import Protocol
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention.bias import causal_lower_right
 
 from megaxf.models import attention_cpu
 
@@ -97,13 +99,14 @@ def attention(
 
     q: [batch, seq, heads, head_dim]; k, v: [batch, slots, kv_heads, head_dim], each shared by heads / kv_heads
     neighbouring query heads.
-    mask: True where visible, broadcastable to [batch, heads, seq, slots]; None for causal over one sequence.
+    mask: True where visible, broadcastable to [batch, heads, seq, slots]; None for causal over one sequence of keys,
+    of which the queries are the last.
     scale: 1 / sqrt(head_dim) by default.
-    Returns [batch, seq, heads, head_dim]. Raises ValueError for an unknown backend, or no mask where seq != slots.
+    Returns [batch, seq, heads, head_dim]. Raises ValueError for an unknown backend, or no mask where seq > slots.
     """
     if backend not in BACKENDS:
         raise ValueError(f"attention backend {backend!r} is not known; use one of {', '.join(BACKENDS)}")
-    if mask is None and q.shape[1] != k.shape[1]:
+    if mask is None and q.shape[1] > k.shape[1]:
         raise ValueError(f"{q.shape[1]} queries against {k.shape[1]} keys need a mask that says which see which")
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     out = BACKENDS[backend](q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask, scale)
@@ -117,7 +120,8 @@ def _reference(
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
     if mask is None:
-        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+        seq, slots = q.shape[2], k.shape[2]
+        mask = torch.ones(seq, slots, dtype=torch.bool, device=q.device).tril(slots - seq)
     scores = (q @ k.transpose(-2, -1) * scale).to(torch.promote_types(q.dtype, torch.float32))
     weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
     weights = weights.masked_fill(~mask.any(-1, keepdim=True), 0.0)
@@ -125,7 +129,9 @@ def _reference(
 
 
 def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
-    """PyTorch's fused kernels, but for the one case that is faster without."""
+    """PyTorch's fused kernels, but for what they lack or are slow in."""
+    if mask is None and q.shape[2] != k.shape[2]:
+        return _last_queries(q, k, v, scale)
     if mask is None and attention_cpu.pays(q):
         return attention_cpu.causal_attention(q, k, v, scale)
     if k.shape[1] != q.shape[1] and mask is not None and q.device.type != "cpu":
@@ -136,6 +142,15 @@ def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor 
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
     )
+
+
+def _last_queries(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    """Causal, fewer queries than keys: PyTorch has it for GPUs only, as a mask that is never written out."""
+    if q.device.type == "cpu":
+        return attention_cpu.last_queries(q, k, v, scale)
+    bias = causal_lower_right(q.shape[2], k.shape[2])
+    grouped = k.shape[1] != q.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale, enable_gqa=grouped)
 
 
 BACKENDS = {"reference": _reference, "sdpa": _sdpa}

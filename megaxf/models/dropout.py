@@ -31,9 +31,11 @@ class Dropout(nn.Module):
         return torch.where(kept, x / (1 - self.rate), 0.0)
 
 
-def token_keys(seed: int, samples: torch.Tensor, seq: int) -> torch.Tensor:
-    """samples: [batch], the places of the rows in the order of the data -> keys [batch, seq] of their tokens."""
-    places = torch.arange(seq, device=samples.device)
+def token_keys(seed: int, samples: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """The keys [batch, seq] of tokens.
+
+    samples: [batch], the places of the rows in the order of the data; places: [seq], those of the tokens in their row.
+    """
     return mix(mix(samples + mix(torch.full_like(samples, seed)))[:, None] + places)
 
 

@@ -11,18 +11,22 @@ from torch import nn
 
 
 def initialize(model: nn.Module, seed: int) -> None:
-    """Fill every parameter of a model.
+    """Fill every parameter of a model."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(initial_weight(model, name, parameter.shape, seed))
+
+
+def initial_weight(model: nn.Module, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
+    """One parameter in fp32 on the CPU.
 
     Matrices are normal with `config.initializer_range` as standard deviation; those that write into the residual stream
     (`model.residual_projections`) have it divided by sqrt(2 * layers), so that the stream does not grow with depth
     (GPT-2). Norm weights are 1, biases 0.
     """
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() == 1:
-                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-            else:
-                parameter.copy_(_normal(seed, name, parameter.shape) * _standard_deviation(model, name))
+    if len(shape) == 1:
+        return torch.full(shape, 0.0 if name.endswith("bias") else 1.0, device="cpu")
+    return _normal(seed, name, shape) * _standard_deviation(model, name)
 
 
 def _standard_deviation(model: Any, name: str) -> float:

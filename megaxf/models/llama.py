@@ -54,7 +54,8 @@ class Shared(NamedTuple):
 
     cos: torch.Tensor
     sin: torch.Tensor
-    mask: torch.Tensor | None
+    mask: Any
+    """What `Model.make_mask` gives, as `Attention.attend` takes it."""
     cache: Cache | None
     keys: torch.Tensor | None
     """Of the tokens, for dropout."""
@@ -81,9 +82,7 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor, shared: Shared) -> torch.Tensor:
         """[batch, seq, hidden] -> [batch, seq, hidden]"""
-        q, k, v = (
-            y.unflatten(-1, (-1, self.head_dim)) for y in self.q_proj.beside(x, self.k_proj, self.v_proj)
-        )
+        q, k, v = (y.unflatten(-1, (-1, self.head_dim)) for y in self.q_proj.beside(x, self.k_proj, self.v_proj))
         if self.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotate(q, shared.cos, shared.sin), rotate(k, shared.cos, shared.sin)
@@ -179,6 +178,8 @@ class Model(nn.Module):
 
     residual_projections = ("o_proj.weight", "down_proj.weight")
     """Ends of the names of the matrices that write into the residual stream."""
+    key_value_projections = ("k_proj", "v_proj")
+    """Ends of the names of the maps whose outputs are whole key/value heads."""
 
     def __init__(
         self,
@@ -195,7 +196,8 @@ class Model(nn.Module):
         if recompute not in RECOMPUTE:
             raise ValueError(f"recompute = {recompute!r} is not known; use one of {', '.join(RECOMPUTE)}")
         self.config, self.seed = config, seed
-        self.make_mask: Callable[..., torch.Tensor | None] = causal_mask
+        self.places: Callable[..., torch.Tensor] = torch.arange
+        self.make_mask: Callable[..., Any] = causal_mask
         self.rope = Rope(config.head_dim, config.rope_theta, config.rope_scaling)
         self.model = Trunk(
             config,
@@ -262,10 +264,11 @@ class Model(nn.Module):
         cache: Cache | None = None,
     ) -> Shared:
         """What the layers need beside the hidden states; arguments as those of `forward`."""
+        places = self.places(tokens.shape[1], device=tokens.device)
         if positions is None:
-            positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+            positions = places[None]
         dtype = next(self.parameters()).dtype
-        keys = None if samples is None else token_keys(self.seed, samples, tokens.shape[1])
+        keys = None if samples is None else token_keys(self.seed, samples, places)
         mask = self._mask(tokens, document_ids, positions, cache)
         return Shared(*self.rope.tables(positions, dtype), mask, cache, keys)
 

@@ -1,4 +1,4 @@
-"""What ranks say to each other outside of the model. Every function is collective along its axis or mesh."""
+"""What ranks say to each other without autograd. Every function is collective along its axis or mesh."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import torch
 import torch.distributed as dist
 
 from megaxf.parallel.mesh import Axis, Mesh
+
+# torch 2.13 gave them new names and warns of the old ones; ranks are joined and cut along the first dimension.
+all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def sum_tensor(tensor: torch.Tensor, axis: Axis) -> torch.Tensor:

@@ -84,6 +84,15 @@ def build_mesh(degrees: Mapping[str, int] | None = None, order: Sequence[str] = 
     return Mesh(rank, world_size, dist.group.WORLD if started else None, axes, replicas, parts)
 
 
+def subaxis(axis: Axis, size: int) -> Axis:
+    """The block of `size` neighbours along an axis in which this rank is; collective along the axis."""
+    first = axis.rank // size * size
+    ranks = axis.ranks[first : first + size]
+    whole = size == axis.size
+    group = axis.group if whole or axis.group is None else dist.new_group(list(ranks), use_local_synchronization=True)
+    return Axis(f"{axis.name}, {size} neighbours", axis.rank - first, ranks, group)
+
+
 def axis_sizes(degrees: Mapping[str, int], world_size: int, order: Sequence[str] = AXES) -> dict[str, int]:
     """The size of every axis, in order; raises ValueError as `build_mesh` does."""
     if sorted(order) != sorted(AXES):

@@ -21,7 +21,6 @@ from megaxf import checkpoint
 from megaxf.checkpoint.weights import TOKENIZER
 from megaxf.config import Run, check_world, to_yaml
 from megaxf.engine import Engine, TorchBatch, create
-from megaxf.models.registry import family
 from megaxf.parallel.collectives import barrier
 from megaxf.parallel.mesh import Mesh
 from megaxf.train import guards
@@ -63,7 +62,7 @@ def train(
         return Outcome.DONE
     batches, validation = guards.agreed(mesh, lambda: (open_batches(run, "train"), validation_rows(run)))
     same_on_all_ranks(run, batches, mesh)
-    engine = create(run, _model(run), mesh, device)
+    engine = create(run, mesh, device)
     position = load(folder, engine, mesh, batches, report)
     environment = describe(mesh, device, launcher, position.step)
     if mesh.rank == 0:
@@ -203,18 +202,6 @@ class Trainer:
     def _due(self, every: int) -> bool:
         step = self.position.step
         return step == self.run.train.steps or bool(every and step % every == 0)
-
-
-def _model(run: Run) -> torch.nn.Module:
-    module: torch.nn.Module = family(run.model.family).Model(
-        run.model,
-        attention_backend=run.train.attention_backend,
-        recompute=run.train.recompute,
-        recompute_every=run.train.recompute_every,
-        dropout=run.train.dropout,
-        seed=run.seed,
-    )
-    return module
 
 
 def _start_line(position: Position, environment: dict[str, Any], peak: Peak) -> str:

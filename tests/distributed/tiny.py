@@ -5,6 +5,7 @@ No two dimensions are equal and many are odd, so that ZeRO shares are padded; ro
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -12,7 +13,6 @@ import torch.distributed as dist
 
 from megaxf.config import Run, validate
 from megaxf.engine import Engine, StepResult, TorchBatch, create, micro_batches
-from megaxf.models.registry import family
 from megaxf.parallel.mesh import Mesh, build_mesh
 
 MODEL = {
@@ -46,11 +46,21 @@ def tiny_run(model: dict[str, Any] | None = None, **sections: dict[str, Any]) ->
     return validate(settings, "tests")
 
 
+@functools.cache
+def _mesh(world_size: int, degrees: tuple[tuple[str, int], ...], order: tuple[str, ...]) -> Mesh:
+    """Groups stay for the life of a process, so each kind of mesh is made once."""
+    return build_mesh(dict(degrees), order)
+
+
+def tiny_mesh(run: Run[Any]) -> Mesh:
+    """The mesh of a run's layout over all ranks; collective."""
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    return _mesh(ranks, tuple(run.parallel.degrees().items()), tuple(run.parallel.order))
+
+
 def tiny_engine(run: Run[Any], mesh: Mesh | None = None) -> Engine:
     """A fresh engine on the CPU; collective."""
-    train = run.train
-    model = family("llama").Model(run.model, attention_backend=train.attention_backend, recompute=train.recompute)
-    return create(run, model, mesh or build_mesh(), "cpu")
+    return create(run, mesh or tiny_mesh(run), "cpu")
 
 
 def global_batch(step: int, vocabulary: int = 61) -> TorchBatch:
@@ -60,20 +70,21 @@ def global_batch(step: int, vocabulary: int = 61) -> TorchBatch:
     labels = ids[:, 1:].clone()
     for row in range(ROWS):
         labels[row, : SEQUENCE - 1 - (5 * row + step) % SEQUENCE] = -100
-    return TorchBatch(ids[:, :-1].contiguous(), labels)
+    return TorchBatch(ids[:, :-1].contiguous(), labels, samples=torch.arange(ROWS) + step * ROWS)
 
 
-def own_rows(batch: TorchBatch) -> TorchBatch:
-    """This rank's share of a global batch: the r-th block of rows."""
-    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    share = len(batch.tokens) // ranks
-    return TorchBatch(*(None if part is None else part[rank * share : (rank + 1) * share] for part in batch))
+def own_rows(batch: TorchBatch, mesh: Mesh | None = None) -> TorchBatch:
+    """This rank's share of a global batch: the block of rows of its place on the data axis."""
+    mesh = mesh or tiny_mesh(tiny_run())
+    share = len(batch.tokens) // mesh.data_size
+    rows = slice(mesh.data_rank * share, (mesh.data_rank + 1) * share)
+    return TorchBatch(*(None if part is None else part[rows] for part in batch))
 
 
 def train_steps(engine: Engine, run: Run[Any], steps: range, learning_rate: float = 1e-3) -> list[StepResult]:
     """Train on the global batches of `steps`."""
-    size = run.train.micro_batch_size
-    return [engine.train_step(micro_batches(own_rows(global_batch(s)), size), learning_rate) for s in steps]
+    size, mesh = run.train.micro_batch_size, tiny_mesh(run)
+    return [engine.train_step(micro_batches(own_rows(global_batch(s), mesh), size), learning_rate) for s in steps]
 
 
 def read_all(engine: Engine) -> dict[str, dict[str, torch.Tensor]]:

@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from megaxf.config import Optimizer
-from megaxf.engine.gradient import Gradients, clip_factor
+from megaxf.engine.gradient import Gradients, Norm, clip_factor
 from megaxf.engine.optimizer import build_adamw
 from megaxf.engine.update import CompiledUpdate, plain_update
+from megaxf.parallel.mesh import Axis
 
 SHAPES = {"a.weight": (33, 7), "b.weight": (5, 64), "norm.weight": (33,), "c.bias": (7,)}
+ALONE = Axis("parts", 0, (0,), None)
 
 
 def parameters(dtype):
@@ -32,7 +34,7 @@ def train(update, dtype, clip, poison=()):
         gradients = {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in SHAPES.items()}
         if step in poison:
             gradients["b.weight"][2, 3] = float("nan")
-        norms.append(update(optimizer, masters, weights, gradients, clip))
+        norms.append(update(optimizer, masters, weights, gradients, Norm(SHAPES, ALONE), clip))
     return norms, masters, weights, optimizer
 
 

@@ -6,7 +6,6 @@ import torch
 from megaxf.engine import create, micro_batches
 from megaxf.models.attention import attention, causal_mask
 from megaxf.models.loss import chunked_cross_entropy
-from megaxf.models.registry import family
 from megaxf.parallel.mesh import build_mesh
 from tests.distributed.tiny import global_batch, tiny_run
 
@@ -58,7 +57,7 @@ def test_steps_of_the_reference_engine(precision, tolerance, compiled):
     curves = []
     for device in ("cpu", "cuda"):
         run = tiny_run(train={"precision": precision, "compile": compiled and device == "cuda"})
-        engine = create(run, family("llama").Model(run.model), build_mesh(), device)
+        engine = create(run, build_mesh(), device)
         curve = []
         for step in range(5):
             batch = type(global_batch(step))(*(x if x is None else x.to(device) for x in global_batch(step)))

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from megaxf.parallel.collectives import barrier, broadcast_object, gather_objects, sum_numbers, sum_tensor
-from megaxf.parallel.mesh import _axis_sizes, build_mesh
+from megaxf.parallel.mesh import AXES, axis_sizes, build_mesh
 
 
 def speak():
@@ -49,8 +49,39 @@ def test_two_processes(ranks2):
 
 
 def test_degrees_have_to_multiply_to_the_ranks():
-    assert _axis_sizes({}, 6) == {"data": 6}
-    with pytest.raises(ValueError, match="data 4 do not multiply to the number of ranks, 6"):
-        _axis_sizes({"data": 4}, 6)
-    with pytest.raises(ValueError, match="the mesh has no axis depth; it has data"):
+    assert axis_sizes({}, 6) == {"pipeline": 1, "data": 6, "context": 1, "tensor": 1}
+    assert axis_sizes({"tensor": 3}, 6)["data"] == 2
+    assert list(axis_sizes({}, 6, ("data", "context", "pipeline", "tensor")))[0] == "data"
+    with pytest.raises(ValueError, match="data 4 x context 1 x tensor 1 do not multiply to the number of ranks, 6"):
+        axis_sizes({"data": 4}, 6)
+    with pytest.raises(ValueError, match="the mesh has no axis depth; it has pipeline, data, context, tensor"):
         build_mesh({"depth": 1})
+    with pytest.raises(ValueError, match="the order data, tensor of the mesh does not name each of"):
+        build_mesh(order=("data", "tensor"))
+
+
+def places(degrees, order):
+    mesh = build_mesh(degrees, order)
+    axes = {name: axis.ranks for name, axis in mesh.axes.items()}
+    total = sum_tensor(torch.tensor(mesh.rank), mesh.replicas).item()
+    return axes | {"replicas": mesh.replicas.ranks, "parts": mesh.parts.ranks, "total": total}
+
+
+def test_a_grid_of_eight(run_on):
+    """Rank = ((pipeline * 1 + data) * 2 + context) * 2 + tensor."""
+    per_rank = run_on(8, places, {"pipeline": 2, "context": 2, "tensor": 2}, AXES)
+    assert per_rank[5] == {
+        "pipeline": (1, 5),
+        "data": (5,),
+        "context": (5, 7),
+        "tensor": (4, 5),
+        "replicas": (5, 7),
+        "parts": (0, 1, 4, 5),
+        "total": 12,
+    }
+
+
+def test_another_order_of_the_axes(run_on):
+    per_rank = run_on(4, places, {"pipeline": 2}, ("data", "context", "tensor", "pipeline"))
+    assert per_rank[2]["pipeline"] == (2, 3)
+    assert per_rank[2]["replicas"] == (0, 2) and per_rank[2]["total"] == 2

@@ -11,7 +11,6 @@ from data_pipeline.errors import DataError
 from data_pipeline.loader import Batches
 from megaxf.engine import create, to_torch
 from megaxf.models.initialize import initialize
-from megaxf.models.llama import Model
 from megaxf.parallel.mesh import build_mesh
 from megaxf.train import loop
 from megaxf.train.evaluate import evaluate, validation_rows
@@ -71,7 +70,7 @@ def damage_rank_one(run, sample):
 
 def evaluate_twice(run):
     mesh = build_mesh()
-    engine = create(run, Model(run.model), mesh, "cpu")
+    engine = create(run, mesh, "cpu")
     rows = validation_rows(run)["text"]
     return [evaluate(engine, rows, "text", run, mesh, torch.device("cpu"))[:4] for _ in range(2)]
 

@@ -1,4 +1,4 @@
-"""Linear maps and tables whose weights start unset: `initialize` or a checkpoint fills them, and drawing twice is slow."""
+"""Linear maps and tables whose weights start unset: others fill them, and to draw them twice is slow."""
 
 from __future__ import annotations
 

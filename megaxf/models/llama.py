@@ -180,6 +180,8 @@ class Model(nn.Module):
     """Ends of the names of the matrices that write into the residual stream."""
     key_value_projections = ("k_proj", "v_proj")
     """Ends of the names of the maps whose outputs are whole key/value heads."""
+    before_layers = ("model.embed_tokens",)
+    """Names of the modules that make the input of the first layer."""
 
     def __init__(
         self,
@@ -208,6 +210,11 @@ class Model(nn.Module):
         )
         if not config.tie_word_embeddings:
             self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False, dtype=dtype)
+
+    @property
+    def after_layers(self) -> tuple[str, ...]:
+        """Names of the modules that take the output of the last layer."""
+        return "model.norm", "model.embed_tokens" if self.config.tie_word_embeddings else "lm_head"
 
     @property
     def layers(self) -> nn.ModuleList:

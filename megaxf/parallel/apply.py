@@ -1,4 +1,4 @@
-"""From a textbook model to the part of it that this rank computes: the one place that fixes the order of the transforms.
+"""From a textbook model to the part of it that a rank computes: the one place that fixes the order of the transforms.
 
     placed = place(run, mesh)             # on the meta device: nothing is held yet
     materialise(placed, run.seed, device) # this rank's share of every weight, a function of (seed, name)
@@ -51,7 +51,7 @@ class Placed:
 
 
 def blank_model(run: Run[Any]) -> Any:
-    """The family's whole Model with the settings of `run.train`, on the meta device: it has shapes and holds nothing."""
+    """The family's whole Model with the settings of `run.train`, on the meta device: shapes, and nothing held."""
     train = run.train
     with torch.device("meta"):
         return family(run.model.family).Model(
@@ -69,7 +69,7 @@ def place(run: Run[Any], mesh: Mesh) -> Placed:
     model = blank_model(run)
     plan, sequence, axis = family(run.model.family).TENSOR_PLAN, run.parallel.sequence_parallel, mesh.axis("tensor")
     shapes = {name: weight.shape for name, weight in model.named_parameters()}
-    stages = {name: (0,) for name in shapes}
+    stages: dict[str, tuple[int, ...]] = dict.fromkeys(shapes, (0,))
     cuts = tensor_cuts(model, plan, axis.size)
     partial: dict[str, Axis] = {}
     loss: Loss = chunked_cross_entropy

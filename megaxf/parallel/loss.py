@@ -12,7 +12,7 @@ from megaxf.parallel.collectives import all_gather
 from megaxf.parallel.mesh import Axis
 
 Loss = Callable[..., tuple[torch.Tensor, torch.Tensor]]
-"""(hidden [batch, seq, hidden], head weight, labels [batch, seq], *, z_loss) -> (loss, nll), as chunked_cross_entropy."""
+"""(hidden [batch, seq, hidden], head weight, labels [batch, seq], *, z_loss) -> (loss, nll): chunked_cross_entropy."""
 
 
 class VocabularyShare:
@@ -37,7 +37,7 @@ class VocabularyShare:
 
 
 def vocab_parallel_loss(axis: Axis, sequence: bool, size: int) -> Loss:
-    """The loss over a vocabulary of `size` cut over the axis; with `sequence`, hidden states are [batch, seq/tp, hidden].
+    """The loss over a vocabulary of `size` cut over the axis; with `sequence` of hidden states [batch, seq/tp, hidden].
 
     The logits of rows that only fill up a rank's weight are never made.
     """

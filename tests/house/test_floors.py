@@ -9,13 +9,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("launch", "megaxf", "data_pipeline")
 
 FLOORS = {
-    "launch": 6,
-    "megaxf.train": 5,
-    "megaxf.engine": 4,
-    "megaxf.checkpoint": 4,
-    "megaxf.convert": 4,
-    "megaxf.generate": 4,
-    "megaxf.parallel": 3,
+    "launch": 7,
+    "megaxf.train": 6,
+    "megaxf.engine": 5,
+    "megaxf.checkpoint": 5,
+    "megaxf.convert": 5,
+    "megaxf.generate": 5,
+    "megaxf.parallel": 4,
     "megaxf.config": 3,
     "megaxf.models": 2,
     "megaxf.plan": 1,

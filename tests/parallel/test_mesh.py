@@ -51,7 +51,7 @@ def test_two_processes(ranks2):
 def test_degrees_have_to_multiply_to_the_ranks():
     assert axis_sizes({}, 6) == {"pipeline": 1, "data": 6, "context": 1, "tensor": 1}
     assert axis_sizes({"tensor": 3}, 6)["data"] == 2
-    assert list(axis_sizes({}, 6, ("data", "context", "pipeline", "tensor")))[0] == "data"
+    assert next(iter(axis_sizes({}, 6, ("data", "context", "pipeline", "tensor")))) == "data"
     with pytest.raises(ValueError, match="data 4 x context 1 x tensor 1 do not multiply to the number of ranks, 6"):
         axis_sizes({"data": 4}, 6)
     with pytest.raises(ValueError, match="the mesh has no axis depth; it has pipeline, data, context, tensor"):

@@ -57,6 +57,37 @@ def test_backends_agree(kv_heads, masked):
     )
 
 
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("seq", [1, 4, 10])
+def test_last_queries_of_a_longer_sequence(kv_heads, seq):
+    """Values and gradients are those of the last rows of the whole."""
+    inputs = [
+        random_heads(11, heads, seed=seed, dtype=torch.float64) for seed, heads in enumerate((4, kv_heads, kv_heads))
+    ]
+    upstream = random_heads(seq, 4, seed=3, dtype=torch.float64)
+    results = []
+    for part, backend in ((False, "reference"), (True, "reference"), (True, "sdpa")):
+        q, k, v = (x.clone().requires_grad_() for x in inputs)
+        out = attention(q[:, -seq:] if part else q, k, v, backend=backend)[:, -seq:]
+        results.append((out, *torch.autograd.grad(out, (q, k, v), upstream)))
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], rtol=1e-12, atol=1e-12)
+
+
+def test_last_queries_in_bf16_are_near_fp32():
+    q, k, v = random_heads(5, 4), random_heads(16, 2, seed=1), random_heads(16, 2, seed=2)
+    half = [x.bfloat16().requires_grad_() for x in (q, k, v)]
+    exact = [x.detach().float().requires_grad_() for x in half]
+    got, expected = attention(*half), attention(*exact, backend="reference")
+    assert got.dtype == torch.bfloat16
+    for ours, theirs in zip(
+        (got, *torch.autograd.grad(got.sum(), half)),
+        (expected, *torch.autograd.grad(expected.sum(), exact)),
+        strict=True,
+    ):
+        assert (ours.float() - theirs).norm() / theirs.norm() < 0.01
+
+
 @both_backends
 def test_neighbouring_query_heads_share_a_key_head(backend):
     q, k, v = random_heads(5, 4), random_heads(5, 2, seed=1), random_heads(5, 2, seed=2)
@@ -134,5 +165,5 @@ def test_misuse_is_named():
     q = random_heads(4, 2)
     with pytest.raises(ValueError, match=r"'flash' is not known; use one of reference, sdpa"):
         attention(q, q, q, backend="flash")
-    with pytest.raises(ValueError, match="1 queries against 4 keys need a mask"):
-        attention(q[:, :1], q, q)
+    with pytest.raises(ValueError, match="4 queries against 1 keys need a mask"):
+        attention(q, q[:, :1], q[:, :1])

@@ -12,45 +12,55 @@ What DeepSpeed does that had to be known:
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from megaxf.config import Run
 from megaxf.engine.batch import TorchBatch
 from megaxf.engine.deepspeed_config import deepspeed_config
+from megaxf.engine.deepspeed_start import Partition, import_deepspeed
+from megaxf.engine.mpu import ModelParallelUnit
 from megaxf.engine.objective import Objective, Sums, evaluation_mode
 from megaxf.engine.optimizer import CountsUpdates, build_adamw, fresh_state, set_learning_rate
 from megaxf.engine.protocol import MOMENTS, StepResult
-from megaxf.parallel.mesh import Mesh
+from megaxf.engine.state import gather_state, take_state
+from megaxf.parallel.apply import Placed, is_counted, materialise
 
 
 class ZeroEngine(CountsUpdates):
     """See megaxf.engine.protocol.Engine."""
 
-    def __init__(self, run: Run[Any], model: torch.nn.Module, mesh: Mesh, device: torch.device) -> None:
-        deepspeed = _import_deepspeed(device)
-        self._axis, self._device = mesh.axis("data"), device
-        self._stage = run.engine.zero_stage
-        self._weights = dict(model.named_parameters())
-        self._optimizer = build_adamw(self._weights, run.optimizer)
-        groups = [list(group["params"]) for group in self._optimizer.param_groups]
-        elements = sum(weight.numel() for weight in self._weights.values())
-        self._objective = Objective(model, run.train.z_loss)
+    def __init__(self, run: Run[Any], placed: Placed, device: torch.device) -> None:
+        deepspeed = import_deepspeed(device)
+        self._placed, self._axis, self._device = placed, placed.mesh.replicas, device
+        self._stage, self._precision = run.engine.zero_stage, run.train.precision
+        config = deepspeed_config(run, placed, device)
+        unit = ModelParallelUnit(placed.mesh)
+        self._objective = Objective(placed, run.train.z_loss)
         if self._stage == 3:
+            materialise(placed, run.seed, device, after=Partition(deepspeed, config, unit, self._precision))
+            for layer in placed.model.layers:
+                # Fetched as one: its modules use each other's weights, and one message is better than ten.
+                deepspeed.utils.set_z3_leaf_module(layer, True)
             # Read outside of the submodule that owns it, so ZeRO has to be told to fetch it for the loss.
-            deepspeed.zero.register_external_parameter(self._objective, self._objective.model.head_weight())
+            deepspeed.zero.register_external_parameter(self._objective, placed.model.head_weight())
+        else:
+            materialise(placed, run.seed, device)
+        self._weights = placed.weights
+        for name in is_counted(placed, self._weights):
+            self._weights[name].tensor_model_parallel = True  # type: ignore[attr-defined]
+        self._optimizer = build_adamw(self._weights, run.optimizer, placed.shapes)
+        groups = [list(group["params"]) for group in self._optimizer.param_groups]
         with redirect_stdout(StringIO()):  # it prints the memory in use at every turn
             self._zero, *_ = deepspeed.initialize(
                 model=self._objective,
                 optimizer=self._optimizer,
-                config=deepspeed_config(run, self._axis.size, elements),
+                config=config,
+                mpu=unit,
                 dist_init_required=False,
             )
         self._make_optimizer_state(groups)
@@ -79,7 +89,7 @@ class ZeroEngine(CountsUpdates):
 
     def state_shapes(self) -> dict[str, torch.Size]:
         """See the protocol."""
-        return {name: getattr(weight, "ds_shape", weight.shape) for name, weight in self._weights.items()}
+        return self._placed.shapes
 
     def read_state(self, name: str) -> dict[str, torch.Tensor]:
         """See the protocol."""
@@ -89,14 +99,15 @@ class ZeroEngine(CountsUpdates):
         tensors = {"master": safe_get_full_fp32_param(weight)}
         if self._optimizer_step:
             tensors |= {key: safe_get_full_optimizer_state(weight, key) for key in MOMENTS}
-        return {key: tensor.detach().to("cpu", copy=True) for key, tensor in tensors.items()}
+        return gather_state(self._placed, name, {key: tensor.to(self._device) for key, tensor in tensors.items()})
 
     def write_state(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """See the protocol."""
         import deepspeed.utils as access
 
-        weight, master = self._weights[name], tensors["master"]
-        values = [tensors[key] if key in tensors else torch.zeros_like(master) for key in MOMENTS]
+        weight, own = self._weights[name], take_state(self._placed, name, tensors)
+        master = own["master"]
+        values = [own[key] if key in own else torch.zeros_like(master) for key in MOMENTS]
         if self._stage == 3:
             # The setters of whole tensors fail where the ranks' shares are padded: this rank's own share instead.
             access.safe_set_local_fp32_param(weight, self._share(weight, master))
@@ -142,27 +153,3 @@ class ZeroEngine(CountsUpdates):
             (flat,) = group["params"]
             self._optimizer.state[flat] = fresh_state(flat)
             lazy_init_hp_params_optimizer_state(weights, flat, self._optimizer.state)
-
-
-def _import_deepspeed(device: torch.device) -> Any:
-    """DeepSpeed, without its chatter, told which device it works on; raises RuntimeError without a process group."""
-    if not dist.is_initialized():
-        raise RuntimeError("engine.zero_stage > 0 needs torch.distributed, also for one process: start it before")
-    logging.getLogger("DeepSpeed").addFilter(_is_error)
-    warnings.filterwarnings("ignore", r".*(all_gather_into_tensor|reduce_scatter_tensor).*deprecated", FutureWarning)
-    import deepspeed
-    import deepspeed.ops
-    from deepspeed.accelerator import get_accelerator, set_accelerator
-
-    # Otherwise DeepSpeed compiles a collective of shared memory at the first use of gloo: a minute, and a compiler on
-    # every node, for an operation that only its inference calls.
-    deepspeed.ops.__compatible_ops__ = {}
-    if device.type == "cpu" and get_accelerator().device_name() != "cpu":
-        from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
-
-        set_accelerator(CPU_Accelerator())
-    return deepspeed
-
-
-def _is_error(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.ERROR

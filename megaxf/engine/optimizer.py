@@ -14,18 +14,29 @@ from megaxf.config import Optimizer
 from megaxf.engine.protocol import MOMENTS
 
 
-def parameter_groups(parameters: Mapping[str, torch.nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """The parameters in model order, those that decay first; no group is empty."""
-    decaying = [p for p in parameters.values() if p.dim() > 1]
-    others = [p for p in parameters.values() if p.dim() <= 1]
+Shapes = Mapping[str, torch.Size]
+
+
+def parameter_groups(
+    parameters: Mapping[str, torch.nn.Parameter], weight_decay: float, shapes: Shapes | None = None
+) -> list[dict[str, Any]]:
+    """The parameters in model order, those that decay first; no group is empty.
+
+    shapes: of the whole parameters by their names, where what a rank holds of them is flat (ZeRO 3).
+    """
+    shapes = shapes or {name: parameter.shape for name, parameter in parameters.items()}
+    decaying = [parameter for name, parameter in parameters.items() if len(shapes[name]) > 1]
+    others = [parameter for name, parameter in parameters.items() if len(shapes[name]) <= 1]
     groups = [{"params": decaying, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
 
-def build_adamw(parameters: Mapping[str, torch.nn.Parameter], settings: Optimizer) -> torch.optim.AdamW:
-    """torch's AdamW in its fused form; the learning rate is set before each step."""
+def build_adamw(
+    parameters: Mapping[str, torch.nn.Parameter], settings: Optimizer, shapes: Shapes | None = None
+) -> torch.optim.AdamW:
+    """torch's AdamW in its fused form, on `parameter_groups`; the learning rate is set before each step."""
     return torch.optim.AdamW(
-        parameter_groups(parameters, settings.weight_decay),
+        parameter_groups(parameters, settings.weight_decay, shapes),
         lr=settings.learning_rate,
         betas=settings.betas,
         eps=settings.eps,

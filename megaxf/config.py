@@ -1,17 +1,17 @@
 """The whole run as one strict, typed object, read from YAML and overridden by `section.key=value`.
 
-    run = load_run("configs/runs/demo.yaml", ["train.steps=100"])
-    check_world(run, world_size=64)
+    run = load_run("configs/runs/demo.yaml", ["train.steps=100"], world_size=64)
 
 All errors of a file are found at once and raised as one `ConfigError`, before a process group or a GPU is touched.
 """
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from megaxf.config_checks import disagreements
 from megaxf.config_errors import ConfigError, explain
@@ -72,6 +72,16 @@ class Train(Section):
     compile: bool = False
     """torch.compile each layer."""
 
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _fp8_is_not_offered(cls, value: Any) -> Any:
+        if value == "fp8":
+            raise ValueError(
+                "train.precision = fp8 is not offered: it needs GPUs with float8 matrix products (H100 or later) and "
+                "linear layers that scale for them (torch._scaled_mm, or Transformer Engine's); use bf16"
+            )
+        return value
+
 
 class Optimizer(Section):
     """AdamW (arXiv 1711.05101); no weight decay on norms and biases."""
@@ -119,8 +129,8 @@ class Parallel(Section):
     pipeline_parallel_size: Positive = 1
     """Ranks, or stages, that hold a share of the layers."""
     pipeline_schedule: Literal["1f1b", "dualpipev"] = "1f1b"
-    pipeline_layers: list[NonNegative] | None = None
-    """Decoder layers of each stage, first to last; by default balanced by their cost."""
+    pipeline_layers: list[Positive] | None = None
+    """Decoder layers of each part, first to last; by default balanced by their cost."""
     order: list[Literal["pipeline", "data", "context", "tensor"]] = ["pipeline", "data", "context", "tensor"]
     """The axes, outermost first: ranks along the last one are neighbours and share a node."""
 
@@ -131,6 +141,14 @@ class Parallel(Section):
             "context": self.context_parallel_size,
             "tensor": self.tensor_parallel_size,
         }
+
+    def data_parallel_size(self, world_size: int) -> int:
+        """Ranks along the data axis, each with its share of the global batch; 0 where one model needs more ranks."""
+        return world_size // prod(self.degrees().values())
+
+    def pipeline_parts(self) -> int:
+        """Parts that the layers are cut into: dualpipev puts two on a stage, the p-th first and the p-th last."""
+        return self.pipeline_parallel_size * (2 if self.pipeline_schedule == "dualpipev" else 1)
 
 
 class EngineSection(Section):
@@ -175,7 +193,7 @@ ModelConfig = TypeVar("ModelConfig", bound=BaseModel)
 
 
 class Run(Section, Generic[ModelConfig]):
-    """A whole pretraining run."""
+    """A whole pretraining run; made by `load_run` or `validate`, which see to it that its sections agree."""
 
     run_folder: str = Field(min_length=1)
     """Where config, metrics and checkpoints go; a relative path starts at the current folder."""
@@ -192,34 +210,33 @@ class Run(Section, Generic[ModelConfig]):
     checkpoint: Checkpoint = Checkpoint()
     metrics: Metrics = Metrics()
 
-    @model_validator(mode="after")
-    def _sections_agree(self) -> Run[ModelConfig]:
-        if problems := disagreements(dict(self)):
-            raise ValueError("\n".join(problems))
-        return self
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as plain settings, since the type of a run with its model has no name to be found by."""
         return validate, (self.model_dump(mode="json"), "a pickled run")
 
 
-def load_run(path: str | Path, overrides: list[str] | None = None) -> Run[Any]:
+def load_run(path: str | Path, overrides: list[str] | None = None, world_size: int | None = None) -> Run[Any]:
     """The run of a YAML file.
 
     path: the run file; its `model` is a mapping, the name of a file in configs/models, or a path to one.
     overrides: `section.key=value` strings, applied after the file; values are YAML.
+    world_size: the number of ranks that it should run on, where that is known.
     Raises ConfigError with every problem found.
     """
     settings, problems = read_run_file(Path(path), overrides or [])
-    return validate(settings, str(path), problems)
+    return validate(settings, str(path), problems, world_size)
 
 
-def validate(settings: dict[str, Any], origin: str, problems: list[str] | None = None) -> Run[Any]:
+def validate(
+    settings: dict[str, Any], origin: str, problems: list[str] | None = None, world_size: int | None = None
+) -> Run[Any]:
     """The typed run of a plain mapping.
 
     origin: where it came from, for the error. problems: what was wrong already when it was read.
+    world_size: the number of ranks that it should run on, where that is known.
     """
     problems = list(problems or [])
+    world = {} if world_size is None else {"world_size": world_size}
     run_type: type[Run[Any]] = Run[Section]
     if settings.get("model") is not None:
         try:
@@ -228,10 +245,11 @@ def validate(settings: dict[str, Any], origin: str, problems: list[str] | None =
             problems.append(str(error))
     try:
         run = run_type.model_validate(settings)
+        sections = dict(run)
     except ValidationError as error:
         problems += explain(_faults(error, settings, run_type), run_type, settings)
-        problems += disagreements(_valid_sections(run_type, settings))
-    if problems:
+        sections = _valid_sections(run_type, settings)
+    if problems := problems + disagreements(sections | world):
         raise ConfigError(origin, list(dict.fromkeys(problems)))
     return run
 
@@ -243,21 +261,8 @@ def to_yaml(run: Run[Any]) -> str:
 
 def check_world(run: Run[Any], world_size: int) -> None:
     """Raises ConfigError where the run cannot be cut over `world_size` ranks."""
-    train, origin = run.train, f"world size {world_size}"
-    if world_size < 1:
-        raise ConfigError(origin, ["is not a number of processes; use 1 or more"])
-    share = train.micro_batch_size * world_size
-    if train.global_batch_size % share:
-        lower = train.global_batch_size // share * share
-        near = f"{lower} or {lower + share}" if lower else f"{share}"
-        raise ConfigError(
-            origin,
-            [
-                f"train.global_batch_size = {train.global_batch_size} is not a multiple of train.micro_batch_size x "
-                f"data-parallel ranks = {train.micro_batch_size} x {world_size}; use train.global_batch_size = {near}, "
-                "or another number of processes"
-            ],
-        )
+    if problems := disagreements(dict(run) | {"world_size": world_size}):
+        raise ConfigError(f"world size {world_size}", problems)
 
 
 def _run_type(model: Any) -> type[Run[Any]]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from megaxf.config_layout import LAYOUT_CHECKS, divisors
+
 
 def disagreements(sections: Mapping[str, Any]) -> list[str]:
     """The problems of all checks whose sections are there."""
     return [
         problem
-        for check, names in CHECKS.items()
+        for check, names in (CHECKS | LAYOUT_CHECKS).items()
         if all(name in sections for name in names)
         for problem in check(*(sections[name] for name in names))
     ]
@@ -40,7 +42,7 @@ def _batches_are_whole(train: Any) -> Iterator[str]:
     if train.global_batch_size % train.micro_batch_size:
         yield (
             f"train.micro_batch_size = {train.micro_batch_size} does not divide train.global_batch_size = "
-            f"{train.global_batch_size}; {_divisor_advice(train.global_batch_size)}"
+            f"{train.global_batch_size}; use one of {divisors(train.global_batch_size)}"
         )
 
 
@@ -73,10 +75,3 @@ CHECKS: dict[Callable[..., Iterator[str]], tuple[str, ...]] = {
     _peak_is_the_peak: ("schedule", "optimizer"),
 }
 """Each check with the sections that it takes."""
-
-
-def _divisor_advice(number: int) -> str:
-    """The divisors nearest to small counts, as a sentence."""
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    shown = ", ".join(map(str, divisors[:8])) + (", ..." if len(divisors) > 8 else "")
-    return f"use one of {shown}"

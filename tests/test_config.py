@@ -61,6 +61,8 @@ def test_overrides_are_yaml(load):
         ("optimizer.learning_rat=1e-4", "did you mean optimizer.learning_rate?"),
         ("schedule.warm_up_steps=1", "did you mean schedule.warmup_steps?"),
         ("engine.zero_stag=1", "did you mean engine.zero_stage?"),
+        ("parallel.tensor_parallel=2", "did you mean parallel.tensor_parallel_size?"),
+        ("train.zero_stage=2", "did you mean engine.zero_stage?"),
         ("evaluate.evry=1", "did you mean evaluate.every?"),
         ("checkpoint.keep=1", "did you mean checkpoint.keep_last?"),
         ("metrics.tensorbord=true", "did you mean metrics.tensorboard?"),
@@ -103,7 +105,11 @@ def test_misspelt_keys_of_a_kind(load):
         ("train.compile='true'", 'train.compile = "true": should be true or false (this is text; write true '
          "without quotes)"),
         ("train.compile=no", 'train.compile = "no": should be true or false'),
-        ("train.precision=fp16", "train.precision = \"fp16\": should be 'bf16' or 'fp32'"),
+        ("train.precision=fp64", "train.precision = \"fp64\": should be 'bf16', 'fp16' or 'fp32'"),
+        ("parallel.tensor_parallel_size=0", "parallel.tensor_parallel_size = 0: should be greater than 0"),
+        ("parallel.pipeline_layers=[2, 0]", "parallel.pipeline_layers.1 = 0: should be greater than 0"),
+        ("parallel.order=[tensor, date]",
+         "parallel.order.1 = \"date\": should be 'pipeline', 'data', 'context' or 'tensor'"),
         ("optimizer.learning_rate='1e-4'",
          'optimizer.learning_rate = "1e-4": should be a number (this is text; write 0.0001 without quotes)'),
         ("optimizer.learning_rate=.nan", "optimizer.learning_rate = .nan: should be a finite number"),
@@ -232,7 +238,7 @@ def test_check_world(load):
         check_world(run, 5)
     with pytest.raises(ConfigError, match=r"= 2 x 64; use train.global_batch_size = 128, or another number"):
         check_world(run, 64)
-    with pytest.raises(ConfigError, match="world size 0: 1 error"):
+    with pytest.raises(ConfigError, match="world size 0 is not a number of processes"):
         check_world(run, 0)
 
 

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from launch.rendezvous import Launch
     from megaxf.config import Run
 
 HELP = "train a model from a run file, or continue where its run folder stands"
@@ -39,23 +40,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check or train; returns the exit code."""
+    from launch.rendezvous import detect
     from megaxf.config import load_run
     from megaxf.config_errors import ConfigError
 
-    run = load_run(arguments.run_file, arguments.settings)
     if arguments.check:
-        return _check(run, arguments)
+        world_size = 1 if arguments.world_size is None else arguments.world_size
+        return _check(load_run(arguments.run_file, arguments.settings, world_size), world_size, arguments)
     if arguments.json or arguments.world_size is not None:
         raise ConfigError("command line", ["--json and --world-size have an effect with --check only"])
-    return _train(run, arguments)
+    launch = detect()
+    return _train(load_run(arguments.run_file, arguments.settings, launch.world_size), launch, arguments.resume)
 
 
-def _check(run: Run[Any], arguments: argparse.Namespace) -> int:
+def _check(run: Run[Any], world_size: int, arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from megaxf.train.resolved import page, resolve
 
-    resolved = resolve(run, 1 if arguments.world_size is None else arguments.world_size)
+    resolved = resolve(run, world_size)
     if arguments.json:
         print(json.dumps(resolved, indent=1))
     else:
@@ -63,12 +66,9 @@ def _check(run: Run[Any], arguments: argparse.Namespace) -> int:
     return 2 if resolved["problems"] else 0
 
 
-def _train(run: Run[Any], arguments: argparse.Namespace) -> int:
-    from launch.rendezvous import connect, detect, disconnect
-    from megaxf.config import check_world
+def _train(run: Run[Any], launch: Launch, must_resume: bool) -> int:
+    from launch.rendezvous import connect, disconnect
 
-    launch = detect()
-    check_world(run, launch.world_size)
     device = connect(launch)
 
     from megaxf.parallel.mesh import build_mesh
@@ -79,8 +79,6 @@ def _train(run: Run[Any], arguments: argparse.Namespace) -> int:
     mesh = build_mesh(run.parallel.degrees(), run.parallel.order)
     report = Report(run.train.steps, quiet=launch.rank != 0)
     with Signals() as signals:
-        outcome = train(
-            run, mesh, device, signals.asked, report, launcher=launch.launcher, must_resume=arguments.resume
-        )
+        outcome = train(run, mesh, device, signals.asked, report, launcher=launch.launcher, must_resume=must_resume)
     disconnect()
     return int(outcome)

@@ -54,7 +54,7 @@ def train(
     must_resume: a run folder without a checkpoint is an error.
     Raises ConfigError, DataError and CheckpointError, the same on every rank, before the first step where possible.
     """
-    check_world(run, mesh.data_size)
+    check_world(run, mesh.world_size)
     folder = RunFolder(run.run_folder)
     standing = look(folder, run, mesh, must_resume)
     if standing.step >= run.train.steps:

@@ -11,10 +11,10 @@ from rich.text import Text
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import read_manifest
 from megaxf.config import Run, check_world
-from megaxf.config_errors import ConfigError
 from megaxf.plan import flops, parameters
 from megaxf.train.console import quantity
 from megaxf.train.feed import open_batches
+from megaxf.train.layout import layout, layout_lines
 from megaxf.train.schedules import decay_steps, rate_of
 from megaxf.train.throughput import flops_per_token, tokens_per_step
 
@@ -25,16 +25,12 @@ MANY_EPOCHS = 4
 def resolve(run: Run, world_size: int) -> dict[str, Any]:
     """Everything that follows from the run on so many ranks, as plain values; no process group, no GPU.
 
-    "problems" would keep the run from starting; "warnings" would not. Raises ConfigError for a world without ranks.
+    "problems" of the data would keep the run from starting; "warnings" would not. Raises ConfigError where the run
+    cannot be cut over the ranks.
     """
+    check_world(run, world_size)
     problems: list[str] = []
     warnings: list[str] = []
-    try:
-        check_world(run, world_size)
-    except ConfigError as error:
-        if world_size < 1:
-            raise
-        problems += error.problems
     total = run.train.steps * tokens_per_step(run)
     count = parameters.count(run.model)
     return {
@@ -46,12 +42,7 @@ def resolve(run: Run, world_size: int) -> dict[str, Any]:
             "non_embedding_parameters": count.non_embedding,
         },
         "sources": {name: _source(run, name, problems, warnings) for name in run.data.sources},
-        "layout": {
-            "data_parallel_size": world_size,
-            "zero_stage": run.engine.zero_stage,
-            "micro_batch_size": run.train.micro_batch_size,
-            "accumulation": run.train.global_batch_size // (run.train.micro_batch_size * world_size),
-        },
+        "layout": layout(run, world_size),
         "tokens_per_step": tokens_per_step(run),
         "steps": run.train.steps,
         "tokens": total,
@@ -127,7 +118,7 @@ def _rows(resolved: dict[str, Any]) -> dict[str, str]:
         "model": _model_line(resolved["model"]),
         **{f"data {name}": _source_line(source) for name, source in resolved["sources"].items()},
         "batch": f"{batch:,} sequences x {length:,} = {resolved['tokens_per_step']:,} tokens a step",
-        "layout": _layout_line(resolved["layout"], train),
+        **layout_lines(resolved["layout"], settings),
         "length": f"{resolved['steps']:,} steps = {quantity(resolved['tokens'])} tokens, "
         f"{resolved['tokens_per_parameter']:.3g} for each parameter",
         "compute": f"{quantity(resolved['model_flops_per_token'])} model FLOPs a token "
@@ -141,14 +132,6 @@ def _rows(resolved: dict[str, Any]) -> dict[str, str]:
 def _model_line(model: dict[str, Any]) -> str:
     inner = model["non_embedding_parameters"]
     return f"{model['family']}, {model['parameters']:,} parameters, {inner:,} of them not in embeddings"
-
-
-def _layout_line(layout: dict[str, Any], train: dict[str, Any]) -> str:
-    engine = f"DeepSpeed ZeRO-{layout['zero_stage']}" if layout["zero_stage"] else "plain torch"
-    return (
-        f"data parallel {layout['data_parallel_size']:,} x accumulation {layout['accumulation']:,} x micro-batch "
-        f"{layout['micro_batch_size']:,}; {engine}, {train['precision']}, recomputation {train['recompute']}"
-    )
 
 
 def _times(every: int, always: str) -> str:

@@ -38,5 +38,5 @@ def test_every_setting_is_documented_with_its_default():
     for key, default in actual.items():
         if default is None:
             continue
-        shown = str(list(default) if isinstance(default, tuple) else default).lower()
+        shown = str(list(default) if isinstance(default, tuple) else default).lower().replace("'", "")
         assert table[key] in (shown, "1e-8"), key

@@ -90,11 +90,15 @@ def test_check(capsys, run_file):
     page = " ".join(capsys.readouterr().out.split())
     assert "16 steps = 1.02k tokens" in page
     assert "data parallel 2 x accumulation 1 x micro-batch 2; plain torch, fp32" in page
-    assert main(["pretrain", "--check", "--world-size", "3", run_file, "--json", "train.steps=16"]) == 2
+    assert main(["pretrain", "--check", "--world-size", "2", run_file, "--json", "train.steps=16"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["problems"][0].startswith("train.global_batch_size = 4 is not a multiple")
     assert (found["steps"], found["settings"]["model"]["family"]) == (16, "llama")
+    assert main(["pretrain", run_file, "--check", "--world-size", "3", "sed=1"]) == 2
+    faults = capsys.readouterr().err
+    assert "2 errors" in faults and "did you mean seed?" in faults
+    assert "train.global_batch_size = 4 is not a multiple" in faults
     assert main(["pretrain", run_file, "--check", "--world-size", "0"]) == 2
+    assert "world size 0 is not a number of processes" in capsys.readouterr().err
 
 
 def test_settings_of_check_have_no_effect_without_it(capsys, run_file):

@@ -1,4 +1,4 @@
-"""Dropout without a generator: the rate, independence, and a mask that belongs to the token, not to where it is made."""
+"""Dropout without a generator: its rate, its independence, and a mask that belongs to the token."""
 
 import pytest
 import torch

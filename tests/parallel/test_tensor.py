@@ -1,4 +1,4 @@
-"""What tensor parallelism must not change, piece by piece: initial weights, the loss of zeros, replicated tensors, dropout."""
+"""What tensor parallelism must not change, piece by piece: initial weights, losses, replicated tensors, dropout."""
 
 import math
 

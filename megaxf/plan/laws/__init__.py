@@ -1,0 +1,1 @@
+"""Scaling laws: published constants by name, and what follows from them. Needs numpy and scipy only."""

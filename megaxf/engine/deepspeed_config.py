@@ -23,6 +23,9 @@ def deepspeed_config(run: Run[Any], placed: Placed, device: torch.device) -> dic
         "reduce_bucket_size": bucket,
         "allgather_bucket_size": bucket,
     }
+    if run.engine.zero_stage == 3:
+        # A layer is fetched in one message: to keep its small parameters everywhere would save none.
+        zero["stage3_param_persistence_threshold"] = 0
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": train.micro_batch_size,
         "gradient_accumulation_steps": train.global_batch_size // (train.micro_batch_size * data_size),

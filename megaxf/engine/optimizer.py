@@ -13,7 +13,6 @@ import torch
 from megaxf.config import Optimizer
 from megaxf.engine.protocol import MOMENTS
 
-
 Shapes = Mapping[str, torch.Size]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from megaxf.plan.quantities import quantity
 from megaxf.train.evaluate import Evaluation
 from megaxf.train.metrics import TrainRecord
 
@@ -62,15 +63,6 @@ def step_fields(record: TrainRecord) -> dict[str, str]:
         "mem": f"{record.memory_bytes / 2**30:.2f} GiB",
     }
     return fields | ({"z": f"{record.z_loss:.2e}"} if record.z_loss else {})
-
-
-def quantity(number: float) -> str:
-    """Three digits and a letter for the thousands: 18.3k, 1.2M, 405B."""
-    for letter in ("", "k", "M", "B"):
-        if abs(number) < 999.5:
-            return f"{number:#.3g}".rstrip(".") + letter
-        number /= 1000
-    return f"{number:#.3g}".rstrip(".") + "T"
 
 
 def duration(seconds: float) -> str:

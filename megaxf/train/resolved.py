@@ -12,7 +12,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.manifest import read_manifest
 from megaxf.config import Run, check_world
 from megaxf.plan import flops, parameters
-from megaxf.train.console import quantity
+from megaxf.plan.quantities import quantity
 from megaxf.train.feed import open_batches
 from megaxf.train.layout import layout, layout_lines
 from megaxf.train.schedules import decay_steps, rate_of

@@ -2,6 +2,8 @@
 
 A command file has HELP (one line), `add_arguments(parser)` and `run(arguments) -> exit code`. It is found by
 its file name and imported only when its verb or the list of verbs is asked for; what is heavy it imports in `run`.
+A folder in launch/commands is a verb with verbs of its own, found likewise (`megaxf plan laws`: plan/laws.py); its
+`__init__` has HELP and EXAMPLE.
 
 Exit codes: 0 done, 2 a fault of the user's (a message, no traceback), 130 interrupted, else as the verb says.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -47,15 +50,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"megaxf {__version__}")
         return 0
-    if arguments[0] not in verbs():
-        return fail(unknown(arguments[0]))
-    return run_verb(arguments[0], arguments[1:])
+    verb, *rest = arguments
+    if verb not in verbs():
+        return fail(unknown(verb))
+    if not verbs(verb):
+        return run_verb(verb, rest)
+    if not rest or rest[0] in ("-h", "--help", "help"):
+        print(group_page(verb))
+        return 0
+    if rest[0] not in verbs(verb):
+        return fail(unknown(rest[0], verb))
+    return run_verb(f"{verb} {rest[0]}", rest[1:])
 
 
 def run_verb(verb: str, argv: Sequence[str], quiet: bool = False) -> int:
     """Run one verb with its arguments; a fault of the user's becomes a message and exit code 2.
 
-    quiet: say nothing about faults, since another rank does.
+    verb: one word, or two for the verb of a verb. quiet: say nothing about faults, since another rank does.
     """
     module = command(verb)
     parser = argparse.ArgumentParser(
@@ -75,22 +86,20 @@ def run_verb(verb: str, argv: Sequence[str], quiet: bool = False) -> int:
         return USER_FAULT if quiet else fail(str(error))
 
 
-def verbs() -> list[str]:
-    """The commands by file name, in the order of the work."""
-    names = [module.name for module in pkgutil.iter_modules(commands.__path__)]
+def verbs(group: str = "") -> list[str]:
+    """The commands by file name, in the order of the work; or those of one that is a group of them, else none."""
+    folders = [os.path.join(folder, group) for folder in commands.__path__]
+    names = [module.name for module in pkgutil.iter_modules(folders)]
     return sorted(names, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
 
 
 def command(verb: str) -> ModuleType:
-    """The module of a verb."""
-    return importlib.import_module(f"launch.commands.{verb}")
+    """The module of a verb of one word or two."""
+    return importlib.import_module(f"launch.commands.{verb.replace(' ', '.')}")
 
 
 def help_page() -> str:
     """Every verb with its line, and a worked example."""
-    names = verbs()
-    width = max((len(name) for name in names), default=0) + 2
-    lines = [f"  {name:<{width}}{command(name).HELP}" for name in names]
     return "\n".join(
         [
             "usage: megaxf VERB [arguments]",
@@ -98,18 +107,33 @@ def help_page() -> str:
             "Pretraining of large language models on clusters, from text to a model that talks.",
             "",
             "verbs, in the order of the work:",
-            *lines,
+            *_lines(),
             "",
             EXAMPLE,
         ]
     ).rstrip()
 
 
-def unknown(verb: str) -> str:
+def group_page(group: str) -> str:
+    """The verbs of a group, each with its line, and the group's examples."""
+    module = command(group)
+    head = [f"usage: megaxf {group} VERB [arguments]", "", module.HELP, "", "verbs:"]
+    return "\n".join([*head, *_lines(group), "", module.EXAMPLE]).rstrip()
+
+
+def _lines(group: str = "") -> list[str]:
+    """A line of help for each verb."""
+    names = verbs(group)
+    width = max((len(name) for name in names), default=0) + 2
+    return [f"  {name:<{width}}{command(f'{group} {name}'.strip()).HELP}" for name in names]
+
+
+def unknown(verb: str, group: str = "") -> str:
     """What to say about a verb that is none."""
-    close = get_close_matches(verb, verbs(), n=1, cutoff=0.5)
-    advice = f"did you mean {close[0]}?" if close else f"the verbs are {', '.join(verbs())}"
-    return f"{verb!r} is not a verb; {advice}"
+    known = verbs(group)
+    close = get_close_matches(verb, known, n=1, cutoff=0.5)
+    advice = f"did you mean {close[0]}?" if close else f"the verbs are {', '.join(known)}"
+    return f"{verb!r} is not a verb{f' of {group}' if group else ''}; {advice}"
 
 
 def fail(message: str) -> int:

@@ -26,6 +26,10 @@ def create(run: Run[Any], mesh: Mesh, device: torch.device | str) -> Engine:
         from megaxf.engine.reference import ReferenceEngine
 
         return ReferenceEngine(run, placed, torch.device(device))
+    if run.parallel.pipeline_parallel_size > 1:
+        from megaxf.engine.pipeline_engine import PipelineEngine
+
+        return PipelineEngine(run, placed, torch.device(device))
     from megaxf.engine.deepspeed_engine import ZeroEngine
 
     return ZeroEngine(run, placed, torch.device(device))

@@ -11,7 +11,7 @@ import torch
 from megaxf.engine.batch import TorchBatch
 from megaxf.engine.protocol import StepResult
 from megaxf.parallel.apply import Placed
-from megaxf.parallel.collectives import sum_numbers
+from megaxf.parallel.collectives import sum_numbers, sum_tensor
 from megaxf.parallel.mesh import Axis
 
 
@@ -48,6 +48,10 @@ class Sums:
     def add(self, loss: torch.Tensor, nll: torch.Tensor) -> None:
         """Count one micro-batch in, without waiting for the device."""
         self._loss += torch.stack([loss.detach(), nll.detach()])
+
+    def share(self, axis: Axis) -> None:
+        """Give to all ranks of an axis what those among them have counted that compute the loss; collective."""
+        sum_tensor(self._loss, axis)
 
     def result(self, grad_norm: float) -> StepResult:
         """The numbers of the step; collective."""

@@ -24,6 +24,7 @@ from megaxf.parallel.collectives import sum_tensor
 from megaxf.parallel.cut import Cut
 from megaxf.parallel.loss import Loss, vocab_parallel_loss
 from megaxf.parallel.mesh import Axis, Mesh
+from megaxf.parallel.pipeline import keep_stage, split_layers, stages_of_parameters
 from megaxf.parallel.tensor import apply_tensor, partial_gradients, tensor_cuts
 
 
@@ -69,8 +70,10 @@ def place(run: Run[Any], mesh: Mesh) -> Placed:
     model = blank_model(run)
     plan, sequence, axis = family(run.model.family).TENSOR_PLAN, run.parallel.sequence_parallel, mesh.axis("tensor")
     shapes = {name: weight.shape for name, weight in model.named_parameters()}
-    stages: dict[str, tuple[int, ...]] = dict.fromkeys(shapes, (0,))
+    parts = split_layers(run)
+    stages = stages_of_parameters(model, parts)
     cuts = tensor_cuts(model, plan, axis.size)
+    keep_stage(model, parts[mesh.axis("pipeline").rank])
     partial: dict[str, Axis] = {}
     loss: Loss = chunked_cross_entropy
     if axis.size > 1:

@@ -7,7 +7,7 @@ of the attention scores only those that the causal mask (and the window) leaves.
 
 from __future__ import annotations
 
-from megaxf.plan.parameters import Shape, count
+from megaxf.plan.parameters import Shape, count, layer_matrices
 
 
 def per_token(shape: Shape, sequence_length: int) -> float:
@@ -17,13 +17,24 @@ def per_token(shape: Shape, sequence_length: int) -> float:
 
 def per_sequence(shape: Shape, sequence_length: int) -> int:
     """Model FLOPs of training on one sequence: 6 a matrix element and token, 12 a score, layer and query dimension."""
-    matrices = 6 * count(shape).matmul * sequence_length
-    return matrices + _per_score(shape) * visible_pairs(sequence_length, shape.sliding_window)
+    layers = shape.num_hidden_layers * layer_per_sequence(shape, sequence_length)
+    return layers + head_per_sequence(shape, sequence_length)
+
+
+def layer_per_sequence(shape: Shape, sequence_length: int) -> int:
+    """The part of `per_sequence` that one decoder layer has."""
+    scores = _per_score(shape) * visible_pairs(sequence_length, shape.sliding_window)
+    return 6 * layer_matrices(shape) * sequence_length + scores
+
+
+def head_per_sequence(shape: Shape, sequence_length: int) -> int:
+    """The part of `per_sequence` that the output matrix has; the embedding look-up has none."""
+    return 6 * shape.vocab_size * shape.hidden_size * sequence_length
 
 
 def convention_per_token(shape: Shape, sequence_length: int) -> int:
     """6N + 12 L H Q S, per token."""
-    return 6 * count(shape).total + _per_score(shape) * sequence_length
+    return 6 * count(shape).total + shape.num_hidden_layers * _per_score(shape) * sequence_length
 
 
 def visible_pairs(sequence_length: int, window: int | None = None) -> int:
@@ -33,5 +44,6 @@ def visible_pairs(sequence_length: int, window: int | None = None) -> int:
 
 
 def _per_score(shape: Shape) -> int:
-    """Two products (scores and values), two operations each, three passes; query heads, however few the key heads."""
-    return 12 * shape.num_hidden_layers * shape.num_attention_heads * shape.head_dim
+    """Of a layer: two products (scores and values), two operations each, three passes; query heads, however few the key
+    heads."""
+    return 12 * shape.num_attention_heads * shape.head_dim

@@ -26,6 +26,8 @@ class StepResult(NamedTuple):
     changed nothing on any rank."""
     tokens: int
     """Counted targets of the global batch."""
+    skipped: bool = False
+    """fp16: the scaled gradient overflowed, so the step changed nothing but the scale of the next one."""
 
 
 class Engine(Protocol):

@@ -58,8 +58,8 @@ def evaluate(
 ) -> Evaluation:
     """The loss over the first `evaluate.sequences` rows of a source; collective. The training state stays as it is.
 
-    Micro-batches are dealt to the ranks in turn. Every rank makes the same number of calls, since parameters may be
-    spread over ranks: where its rows have run out, with rows that do not count.
+    Micro-batches are dealt to the ranks of the data axis in turn. Every rank makes the same number of calls, since
+    parameters may be spread over ranks: where its rows have run out, with rows that do not count.
     """
     started = time.perf_counter()
     total = min(len(rows), run.evaluate.sequences or len(rows))
@@ -69,7 +69,7 @@ def evaluate(
         batch = padded(rows, first + mesh.data_rank * size, size, total)
         part, tokens = engine.evaluate(to_torch(batch, device))
         nll, counted = nll + part, counted + tokens
-    nll, tokens_of_all = sum_numbers([nll, counted], mesh.axis("data"), device)
+    nll, tokens_of_all = sum_numbers([nll, counted], mesh.replicas, device)
     loss = nll / tokens_of_all if tokens_of_all else math.nan
     return Evaluation(source, loss, int(tokens_of_all), total, time.perf_counter() - started)
 

@@ -34,7 +34,8 @@ def folders(sources: Mapping) -> dict[str, tuple[str | Path, float]]:
 class Feed:
     """Micro-batches of one step after the other, from a position in samples.
 
-    The position decides about everything: rank r of R takes the r-th of R equal blocks of the step's samples.
+    The position decides about everything: rank r of R along the data axis takes the r-th of R equal blocks of the
+    step's samples. Ranks that differ along other axes only take the same rows.
     """
 
     def __init__(self, batches: Batches, run: Run, mesh: Mesh, device: torch.device, position: int) -> None:
@@ -53,9 +54,11 @@ class Feed:
         """The micro-batches of the step at `position`, which moves on. Raises DataError."""
         started = time.perf_counter()
         rows = self._coming.result()
+        first = self.position + self._offset
         self.position += self._global
         self._coming = self._read(self.position)
-        moved = micro_batches(to_torch(rows, self._device), self._micro)
+        samples = torch.arange(first, first + self._share, device=self._device)
+        moved = micro_batches(to_torch(rows, self._device)._replace(samples=samples), self._micro)
         self.waited = time.perf_counter() - started
         return moved
 

@@ -101,6 +101,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.saved_step = self.position.step
+        self.skipped, self.skips = 0, 0  # steps that changed nothing: in all, and in a row up to now
         board = self.folder.tensorboard if self.run.metrics.tensorboard else None
         place = self.position.step, self.position.tokens
         self.recorder = Recorder(self.folder.metrics, board, *place) if self.mesh.rank == 0 else None
@@ -130,11 +131,13 @@ class Trainer:
         return Outcome.DONE
 
     def advance(self, batch: list[TorchBatch], started: float) -> bool:
-        """One optimizer step; false where its numbers are not finite, on all ranks alike; collective."""
+        """One optimizer step; false where the run has diverged, on all ranks alike; collective."""
         step, _, tokens = self.position
         rate = rate_of(self.run, step + 1)
         result = self.engine.train_step(batch, rate)
         seconds = time.perf_counter() - started
+        self.skipped += result.skipped
+        self.skips = self.skips + 1 if result.skipped else 0
         self.position = Position(step + 1, self.feed.position, tokens + tokens_per_step(self.run))
         speed = tokens_per_step(self.run) / seconds
         flops = flops_per_token(self.run)
@@ -152,17 +155,20 @@ class Trainer:
             mfu=mfu(flops, speed, self.mesh.world_size, self.peak.flops),
             data_wait=self.feed.waited / seconds,
             memory_bytes=memory(self.device),
+            skipped_steps=self.skipped,
         )
         if self.recorder:
             self.recorder.train(record)
         self.report.step(record)
-        if not guards.is_finite(result):
+        if not (sound := guards.is_sound(result, self.skips)):
             self.report.warn(
                 f"loss or gradient of step {step + 1} is not finite: all ranks stop here and save nothing; the newest "
                 f"checkpoint is of step {self.saved_step}. Start again with a lower optimizer.learning_rate, a longer "
                 "warm-up, or other data"
             )
-        return guards.is_finite(result)
+        elif result.skipped:
+            self.report.warn(f"step {step + 1} is skipped: a gradient overflowed in fp16; the loss scale is lowered")
+        return sound
 
     def evaluate(self) -> None:
         """The validation loss of each source; collective."""

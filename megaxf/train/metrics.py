@@ -45,6 +45,8 @@ class TrainRecord:
     """Share of the step that was spent waiting for data, on rank 0."""
     memory_bytes: int
     """Rank 0: most memory allocated on the GPU so far, or resident memory of the process without one."""
+    skipped_steps: int = 0
+    """Of this start so far: steps that changed nothing, since a gradient overflowed in fp16."""
 
 
 TAGS = {
@@ -60,6 +62,7 @@ TAGS = {
     "mfu": "throughput/mfu",
     "data_wait": "throughput/data_wait",
     "memory_bytes": "throughput/memory_bytes",
+    "skipped_steps": "train/skipped_steps",
 }
 """Field of a TrainRecord -> TensorBoard tag, over steps."""
 

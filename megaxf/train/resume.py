@@ -13,14 +13,20 @@ from megaxf.train.schedules import rate_of
 
 Settings = Mapping[str, Any]
 
+ROUNDING = "the losses go on as they would have, but for rounding"
 CONSEQUENCES = {
     "data.sequence_length": "rows are cut anew: the order of the data is another one from here on",
     "data.": "the order of the data is another one from here on: rows may come again before all have come",
     "seed": "the order of the data is another one from here on; weights go on as they are",
     "train.global_batch_size": "reading goes on at the next sample that has not been read",
     "train.precision": "the losses are not those of the run so far",
+    "train.dropout": "the losses are not those of the run so far",
+    "train.micro_batch_size": ROUNDING,
+    "train.recompute": ROUNDING,
+    "parallel.": ROUNDING,
+    "engine.": ROUNDING,
 }
-"""Start of a key -> what follows from changing it. The layout (engine, micro-batch) changes rounding only."""
+"""Start of a key -> what follows from changing it."""
 
 SILENT = ("run_folder", "evaluate.", "checkpoint.", "metrics.")
 HORIZON = ("train.steps", "schedule.", "optimizer.learning_rate")

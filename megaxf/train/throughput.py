@@ -10,17 +10,18 @@ tokens are those of all ranks together, the peak is that of dense matrix product
 from __future__ import annotations
 
 import time
+from statistics import mean
 from typing import NamedTuple
 
 import torch
 
 from megaxf.config import Run
-from megaxf.parallel.collectives import barrier, sum_numbers
+from megaxf.parallel.collectives import barrier, gather_objects
 from megaxf.parallel.mesh import Mesh
 from megaxf.plan.flops import per_token
 from megaxf.plan.hardware import peak_flops
 
-DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 class Peak(NamedTuple):
@@ -53,13 +54,14 @@ def find_peak(run: Run, mesh: Mesh, device: torch.device) -> Peak:
     if known := peak_flops(name, _table_dtype(run.train.precision)):
         return Peak(known, f"{name}, by its maker")
     barrier(mesh)
-    measured = measure_matmul(DTYPES[run.train.precision], device)
-    return Peak(sum_numbers([measured], mesh.axis("data"), device)[0] / mesh.data_size, "measured matrix product")
+    measured = gather_objects(measure_matmul(DTYPES[run.train.precision], device), mesh)
+    return Peak(mean(measured), "measured matrix product")
 
 
 def _table_dtype(precision: str) -> str:
-    allows_tf32 = torch.get_float32_matmul_precision() != "highest"
-    return "tf32" if precision == "fp32" and allows_tf32 else precision
+    if precision != "fp32":
+        return "bf16"  # The peak of fp16 is the same wherever there is bf16.
+    return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 def measure_matmul(dtype: torch.dtype, device: torch.device, seconds: float = 0.5) -> float:
@@ -68,7 +70,7 @@ def measure_matmul(dtype: torch.dtype, device: torch.device, seconds: float = 0.
     left, right = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
     best, end = float("inf"), time.perf_counter() + seconds
     torch.matmul(left, right)
-    while time.perf_counter() < end:
+    while best == float("inf") or time.perf_counter() < end:
         started = time.perf_counter()
         torch.matmul(left, right)
         if device.type == "cuda":

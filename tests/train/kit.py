@@ -12,10 +12,10 @@ import torch
 from data_pipeline.writer import DatasetWriter
 from megaxf.checkpoint import read_weights, resolve
 from megaxf.config import Run, validate
-from megaxf.parallel.mesh import build_mesh
 from megaxf.train.console import Report
 from megaxf.train.guards import Outcome
 from megaxf.train.loop import train
+from tests.distributed.tiny import tiny_mesh
 
 LENGTH = 16
 VOCABULARY = 61
@@ -87,7 +87,7 @@ def start(run: Run[Any], stop_after: int | None = None, **options: Any) -> tuple
         return stop_after is not None and asked > stop_after
 
     report = Heard(run.train.steps)
-    outcome = train(run, build_mesh(), torch.device("cpu"), stop, report, **options)
+    outcome = train(run, tiny_mesh(run), torch.device("cpu"), stop, report, **options)
     return outcome, report.said
 
 

@@ -70,6 +70,19 @@ def test_stopped_and_continued_is_the_straight_run(make, straight, stops):
     assert [record["step"] for record in records(run, "evaluation")] == [0, 12], "no evaluation twice"
 
 
+def test_dropout_goes_on_where_it_stopped(make):
+    """Masks follow from the place of a row in the data, so that neither a stop nor an epoch repeats one."""
+    runs = [make(run_folder=f"{make().run_folder}-{name}", train={"dropout": 0.3}) for name in ("straight", "stopped")]
+    start(runs[0])
+    start(runs[1], stop_after=5)
+    start(runs[1])
+    assert_same_end(*runs)
+    frozen = make(train={"dropout": 0.3}, optimizer={"learning_rate": 1e-30})
+    start(frozen)
+    losses = column(frozen, "loss")
+    assert len(set(losses)) == 12, "the same rows come in steps 1, 5 and 9, and fall out elsewhere"
+
+
 def test_after_a_crash_no_step_is_doubled_or_lost(make, straight):
     """The crash comes beyond the last checkpoint, in the middle of a line."""
     run = make(checkpoint={"every": 5, "keep_last": 9})
@@ -138,6 +151,14 @@ def test_another_batch_size_goes_on_at_the_next_sample(make):
         for sentence in said
     )
     assert column(other, "tokens") == [64, 128, 192, 192 + 128, 192 + 256]
+
+
+def test_another_layout_is_announced_and_goes_on(make):
+    start(make(), stop_after=3)
+    outcome, said = start(make(engine={"zero_stage": 0}, train={"micro_batch_size": 1, "recompute": "full"}))
+    assert outcome == Outcome.DONE
+    for change in ("train.micro_batch_size has changed: 2 -> 1", "train.recompute has changed: none -> full"):
+        assert f"{change}; the losses go on as they would have, but for rounding" in said
 
 
 def test_another_order_of_the_data_is_announced(make, tmp_path):

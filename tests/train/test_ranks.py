@@ -11,6 +11,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.loader import Batches
 from megaxf.engine import create, to_torch
 from megaxf.models.initialize import initialize
+from megaxf.models.llama import Model
 from megaxf.parallel.mesh import build_mesh
 from megaxf.train import loop
 from megaxf.train.evaluate import evaluate, validation_rows

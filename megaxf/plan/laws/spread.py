@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,10 +46,12 @@ def surface_at(terms: Any, parameters: float, tokens: float) -> Surface:
     return Surface(np.exp(e), np.exp(a + alpha * np.log(parameters)), np.exp(b + beta * np.log(tokens)), alpha, beta)
 
 
-def interval(sample: Surface, answer: Callable[[Surface], Any]) -> Interval:
-    """The interval of what `answer` gives for each surface of a sample."""
+def interval(predictions: Any) -> Interval:
+    """The interval of what the surfaces of a sample predict [count]; infinite where many of them have no answer."""
     tail = 50 * (1 - LEVEL)
-    return Interval(*(float(value) for value in np.percentile(answer(sample), [tail, 50, 100 - tail])))
+    # Without interpolation, which would meet infinity minus infinity.
+    ends = np.percentile(predictions, [tail, 50, 100 - tail], method="nearest")
+    return Interval(*(float(value) for value in ends))
 
 
 EPOCH_SPREAD = Spread(

@@ -8,14 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import exp
+from typing import Protocol
 
 from megaxf.plan.errors import PlanError
 from megaxf.plan.laws.kaplan import PF_DAY
-from megaxf.plan.laws.spread import EPOCH_SPREAD, Spread
+from megaxf.plan.laws.spread import EPOCH_SPREAD
 from megaxf.plan.laws.surface import PowerLaw, Surface
 
 DEFAULT = "epoch"
 """The one surface that agrees with approaches 1 and 2 and with how Chinchilla was built."""
+
+
+class Varying(Protocol):
+    """How the constants of a law vary."""
+
+    def sample(self) -> Surface:
+        """Many laws as one, with arrays of constants."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,7 @@ class Law:
     """What N is: "total" parameters, "non-embedding" ones, or in words."""
     published: str
     """The interval that the source gives, in its words."""
-    spread: Spread | None = None
+    spread: Varying | None = None
     """How the constants vary, where that is known: the interval of any prediction follows from it."""
 
 

@@ -37,4 +37,7 @@ def deepspeed_config(run: Run[Any], placed: Placed, device: torch.device) -> dic
     if train.precision == "bf16":
         # Each weight's gradient goes into the fp32 sum as soon as it is there, and its bf16 form is freed.
         config["bf16"] = {"enabled": True, "immediate_grad_update": True}
+    if train.precision == "fp16":
+        # A fixed scale, which the engine overrides.
+        config["fp16"] = {"enabled": True, "loss_scale": 1}
     return config

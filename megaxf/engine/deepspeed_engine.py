@@ -23,6 +23,7 @@ from megaxf.config import Run
 from megaxf.engine.batch import TorchBatch
 from megaxf.engine.deepspeed_config import deepspeed_config
 from megaxf.engine.deepspeed_start import Partition, import_deepspeed
+from megaxf.engine.loss_scale import LossScale
 from megaxf.engine.mpu import ModelParallelUnit
 from megaxf.engine.objective import Objective, Sums, evaluation_mode
 from megaxf.engine.optimizer import CountsUpdates, build_adamw, fresh_state, set_learning_rate
@@ -37,12 +38,13 @@ class ZeroEngine(CountsUpdates):
     def __init__(self, run: Run[Any], placed: Placed, device: torch.device) -> None:
         deepspeed = import_deepspeed(device)
         self._placed, self._axis, self._device = placed, placed.mesh.replicas, device
-        self._stage, self._precision = run.engine.zero_stage, run.train.precision
+        self._stage = run.engine.zero_stage
+        self._loss_scale = LossScale() if run.train.precision == "fp16" else None
         config = deepspeed_config(run, placed, device)
         unit = ModelParallelUnit(placed.mesh)
         self._objective = Objective(placed, run.train.z_loss)
         if self._stage == 3:
-            materialise(placed, run.seed, device, after=Partition(deepspeed, config, unit, self._precision))
+            materialise(placed, run.seed, device, after=Partition(deepspeed, config, unit, run.train.precision))
             for layer in placed.model.layers:
                 # Fetched as one: its modules use each other's weights, and one message is better than ten.
                 deepspeed.utils.set_z3_leaf_module(layer, True)
@@ -64,6 +66,7 @@ class ZeroEngine(CountsUpdates):
                 dist_init_required=False,
             )
         self._make_optimizer_state(groups)
+        self._set_loss_scale()
 
     def train_step(self, micro_batches: Sequence[TorchBatch], learning_rate: float) -> StepResult:
         """One update; see the protocol."""
@@ -75,8 +78,19 @@ class ZeroEngine(CountsUpdates):
             self._zero.backward(loss * (sums.scale * self._axis.size), scale_wrt_gas=False)
             sums.add(loss, nll)
         self._zero.step()
-        self._optimizer_step += self._zero.was_step_applied()
-        return sums.result(float(self._zero.get_global_grad_norm()))
+        return self._result(sums)
+
+    def _result(self, sums: Sums) -> StepResult:
+        """The numbers of the step that DeepSpeed has just made or skipped, which is counted; collective."""
+        applied = self._zero.was_step_applied()
+        self._optimizer_step += applied
+        skipped = self._loss_scale is not None and self._loss_scale.update(overflowed=not applied)
+        self._set_loss_scale()
+        return sums.result(float(self._zero.get_global_grad_norm()))._replace(skipped=skipped)
+
+    def _set_loss_scale(self) -> None:
+        if self._loss_scale is not None:
+            self._zero.optimizer.override_loss_scale(self._loss_scale.value)
 
     def evaluate(self, batch: TorchBatch) -> tuple[float, int]:
         """Local sum and count; see the protocol."""

@@ -36,7 +36,8 @@ from megaxf.engine.protocol import MOMENTS, StepResult
 from megaxf.engine.state import take_state
 from megaxf.parallel.apply import Placed, blank_model, is_counted, materialise
 from megaxf.parallel.collectives import sum_numbers
-from megaxf.parallel.pipeline import Part, layers_of_parts, split_layers
+from megaxf.parallel.pipeline import layers_of_parts
+from megaxf.plan.stages import Part, split_layers
 
 Finish = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(loss, negative log-likelihood) of a micro-batch -> what DeepSpeed takes for the loss."""

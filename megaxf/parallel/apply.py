@@ -24,8 +24,9 @@ from megaxf.parallel.collectives import sum_tensor
 from megaxf.parallel.cut import Cut
 from megaxf.parallel.loss import Loss, vocab_parallel_loss
 from megaxf.parallel.mesh import Axis, Mesh
-from megaxf.parallel.pipeline import keep_stage, split_layers, stages_of_parameters
+from megaxf.parallel.pipeline import keep_stage, stages_of_parameters
 from megaxf.parallel.tensor import apply_tensor, partial_gradients, tensor_cuts
+from megaxf.plan.stages import split_layers
 
 
 @dataclass(frozen=True)

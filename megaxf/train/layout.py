@@ -7,7 +7,7 @@ from typing import Any
 
 from megaxf.config import Run
 from megaxf.parallel.mesh import axis_sizes
-from megaxf.parallel.pipeline import split_layers
+from megaxf.plan.stages import split_layers
 
 
 def layout(run: Run, world_size: int) -> dict[str, Any]:

@@ -27,7 +27,8 @@ class StepResult(NamedTuple):
     tokens: int
     """Counted targets of the global batch."""
     skipped: bool = False
-    """fp16: the scaled gradient overflowed, so the step changed nothing but the scale of the next one."""
+    """fp16: the scaled gradient overflowed, so the step changed nothing, and the next one has a smaller scale. An
+    overflow at the smallest scale is not a skipped step but a gradient that is not finite."""
 
 
 class Engine(Protocol):

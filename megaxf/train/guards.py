@@ -106,14 +106,7 @@ def any_rank(mesh: Mesh, device: torch.device, *flags: bool) -> list[bool]:
     return [count > 0 for count in sum_numbers([float(flag) for flag in flags], everyone, device)]
 
 
-SKIPS = 20
-"""Skipped steps in a row that end a run: by then DeepSpeed has halved the loss scale from 2^16 to 1."""
-
-
-def is_sound(result: StepResult, skips: int) -> bool:
-    """Whether a run goes on after a step. Its numbers are sums over all ranks, so all ranks see the same.
-
-    skips: how many of the last steps were skipped without a break, this one included.
-    """
+def is_sound(result: StepResult) -> bool:
+    """Whether a run goes on after a step. Its numbers are sums over all ranks, so all ranks see the same."""
     numbers = (result.loss, result.z_loss) if result.skipped else (result.loss, result.z_loss, result.grad_norm)
-    return all(map(math.isfinite, numbers)) and skips < SKIPS
+    return all(map(math.isfinite, numbers))

@@ -101,7 +101,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.saved_step = self.position.step
-        self.skipped, self.skips = 0, 0  # steps that changed nothing: in all, and in a row up to now
+        self.skipped = 0
         board = self.folder.tensorboard if self.run.metrics.tensorboard else None
         place = self.position.step, self.position.tokens
         self.recorder = Recorder(self.folder.metrics, board, *place) if self.mesh.rank == 0 else None
@@ -137,7 +137,6 @@ class Trainer:
         result = self.engine.train_step(batch, rate)
         seconds = time.perf_counter() - started
         self.skipped += result.skipped
-        self.skips = self.skips + 1 if result.skipped else 0
         self.position = Position(step + 1, self.feed.position, tokens + tokens_per_step(self.run))
         speed = tokens_per_step(self.run) / seconds
         flops = flops_per_token(self.run)
@@ -160,7 +159,7 @@ class Trainer:
         if self.recorder:
             self.recorder.train(record)
         self.report.step(record)
-        if not (sound := guards.is_sound(result, self.skips)):
+        if not (sound := guards.is_sound(result)):
             self.report.warn(
                 f"loss or gradient of step {step + 1} is not finite: all ranks stop here and save nothing; the newest "
                 f"checkpoint is of step {self.saved_step}. Start again with a lower optimizer.learning_rate, a longer "

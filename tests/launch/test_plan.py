@@ -3,10 +3,14 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from launch.megaxf import command, main, verbs
+from megaxf.config import load_run, to_yaml
+from megaxf.plan.parameters import count
+from tests.plan.fit.kit import TRUTH, runs
 
 
 def test_group_lists_its_verbs(capsys):
@@ -17,7 +21,7 @@ def test_group_lists_its_verbs(capsys):
         assert capsys.readouterr().out == page
     listed = [line.split()[0] for line in page.split("verbs:\n")[1].split("\n\n")[0].splitlines()]
     assert listed == verbs("plan")
-    assert {"laws"} <= set(listed)
+    assert {"fit", "ladder", "laws"} <= set(listed)
     assert all(command(f"plan {verb}").HELP in page for verb in listed)
     assert verbs("prepare") == []
 
@@ -52,3 +56,58 @@ def test_laws(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["plan", "laws", "--flops", "many"])
     assert "'many'" in capsys.readouterr().err
+
+
+def test_fit_of_a_table(capsys, tmp_path):
+    """From a CSV to a law that the next command asks."""
+    table = tmp_path / "runs.csv"
+    rows = [f"{c.parameters},{c.tokens[0]},{c.losses[0]}" for c in runs(noise=0.001)]
+    table.write_text("\n".join(["params,tokens,loss", *rows]))
+    folder = tmp_path / "fit"
+    options = ["--bootstraps", "100", "--flops", "1e22"]
+    assert main(["plan", "fit", str(table), "-o", str(folder), *options]) == 0
+    printed = capsys.readouterr()
+    assert "N* ~ C^a by three approaches" in printed.out
+    assert f"written: {folder / 'law.json'}" in printed.err
+    files = {"law.json", "fit.json", "fit.png", "frontier.png", "isoflop.png"}
+    assert {path.name for path in folder.iterdir()} == files
+    assert main(["plan", "fit", str(table), *options, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads((folder / "fit.json").read_text())
+    assert main(["plan", "laws", "--flops", "1e22", "--law", str(folder / "law.json"), "--json"]) == 0
+    asked = json.loads(capsys.readouterr().out)["training"]
+    assert asked["parameters"] == found["predictions"][0]["parameters"]["value"]
+    low, _, high = asked["interval"]["parameters"]
+    assert [low, high] == found["predictions"][0]["parameters"]["interval"]
+    assert main(["plan", "fit", str(tmp_path / "absent.csv")]) == 2
+    assert "absent.csv cannot be read" in capsys.readouterr().err
+
+
+def test_ladder_and_fit_of_its_runs(capsys, tmp_path):
+    """The ladder's files are valid runs; with losses of a known law in their folders, the fit finds that law."""
+    settings = ["train.precision=fp32", "data.sequence_length=64", "train.micro_batch_size=1"]
+    folder = tmp_path / "my ladder"
+    base = str(Path(__file__).resolve().parents[2] / "configs" / "runs" / "tiny.yaml")
+    words = ["plan", "ladder", base, *settings, "--flops", "3e15", "--budgets", "3", "--sizes", "5", "-o", str(folder)]
+    assert main(words) == 0
+    page = capsys.readouterr().out
+    assert "15 runs, " in page and f"megaxf plan fit '{folder}'" in page
+    files = (folder / "runs.txt").read_text().splitlines()
+    assert len(files) == 15
+    for file in files:
+        run = load_run(file)
+        place = Path(run.run_folder)
+        place.mkdir(parents=True)
+        (place / "config.yaml").write_text(to_yaml(run))
+        per_step, last = run.train.global_batch_size * 64, run.train.steps
+        size = count(run.model).total
+        records = [
+            {"kind": "train", "step": step, "tokens": step * per_step, "loss": TRUTH.loss(size, step * per_step)}
+            for step in (last // 2, last)
+        ]
+        # The training loss is smoothed over steps; what the fit takes is the validation loss.
+        records.append(records[-1] | {"kind": "evaluation", "source": "text", "counted_tokens": 9})
+        (place / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert main(["plan", "fit", str(folder), "--bootstraps", "50", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["approach3"]["constants"] == pytest.approx(vars(TRUTH), rel=1e-3)

@@ -23,7 +23,9 @@ class Curve:
     tokens: Any
     """[records], rising."""
     losses: Any
-    """[records], nats per token; the last is the run's result, of which the fits of a surface are made."""
+    """[records], nats per token."""
+    result: float | None = None
+    """The loss at the end, of which the fits of a surface are made; None: the last of `losses`."""
 
 
 class Points(NamedTuple):
@@ -46,8 +48,11 @@ class Points(NamedTuple):
 
 
 def results(curves: Iterable[Curve]) -> Points:
-    """The last record of each run."""
-    rows = [(curve.name, curve.parameters, curve.tokens[-1], curve.losses[-1]) for curve in curves]
+    """What each run came to."""
+    rows = [
+        (curve.name, curve.parameters, curve.tokens[-1], curve.losses[-1] if curve.result is None else curve.result)
+        for curve in curves
+    ]
     names, *columns = zip(*rows, strict=True) if rows else ((), (), (), ())
     return Points(tuple(names), *(np.array(column, float) for column in columns))
 

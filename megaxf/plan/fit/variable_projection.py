@@ -14,6 +14,8 @@ from megaxf.plan.fit.runs import Points
 from megaxf.plan.laws.surface import Surface
 
 GRID = np.exp(np.linspace(np.log(0.05), np.log(2.0), 16))
+BOUNDS = (float(np.log(1e-3)), float(np.log(10)))
+"""Of the logarithms of the exponents."""
 LEAST_TERM = 1e-12
 """Relative size under which a term has vanished: keeps logarithms finite."""
 
@@ -44,6 +46,7 @@ def project(points: Points) -> Projection:
         lambda logs: solve(np.exp(logs))[1],
         np.log(start),
         method="Nelder-Mead",
+        bounds=2 * [BOUNDS],
         options={"xatol": 1e-10, "fatol": 1e-14, "maxiter": 2000},
     )
     alpha, beta = (float(exponent) for exponent in np.exp(found.x))

@@ -43,7 +43,10 @@ class Spread(NamedTuple):
 def surface_at(terms: Any, parameters: float, tokens: float) -> Surface:
     """Surfaces from [..., 5] of (ln A / N0^alpha, ln B / D0^beta, ln E, alpha, beta)."""
     a, b, e, alpha, beta = np.moveaxis(np.asarray(terms), -1, 0)
-    return Surface(np.exp(e), np.exp(a + alpha * np.log(parameters)), np.exp(b + beta * np.log(tokens)), alpha, beta)
+    with np.errstate(over="ignore"):  # of an exponent that has run away
+        return Surface(
+            np.exp(e), np.exp(a + alpha * np.log(parameters)), np.exp(b + beta * np.log(tokens)), alpha, beta
+        )
 
 
 def interval(predictions: Any) -> Interval:

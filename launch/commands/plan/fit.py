@@ -1,0 +1,87 @@
+"""`megaxf plan fit`: the law that runs follow. Arguments only; the work is in megaxf.plan.fit."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+HELP = "fit a scaling law to runs, with bootstrap intervals, cross-checks and pictures"
+
+EPILOG = """\
+RUNS is a CSV file or a folder with runs of megaxf at any depth (of which all parameters are counted).
+Columns of a CSV file: params, loss, and tokens or flops (6 N D); and, where they are,
+  run       rows of one run, its losses on the way: with them approach 1 can be fitted, too
+  outlier   1 leaves the row out
+
+written to the output folder: law.json for --law of megaxf plan laws, fit.json with everything, PNG pictures
+
+examples:
+  megaxf plan fit runs.csv -o fit
+  megaxf plan fit ladder -o fit --flops 1e20 5e21
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    from megaxf.plan.quantities import number
+
+    parser.epilog = EPILOG
+    parser.add_argument("runs", nargs="+", metavar="RUNS", type=Path, help="CSV files and folders")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="where law.json, fit.json and pictures go")
+    parser.add_argument(
+        "--flops",
+        nargs="+",
+        type=number,
+        default=(),
+        metavar="C",
+        help="budgets to predict for (1 to 1,000 x the largest)",
+    )
+    parser.add_argument("--bootstraps", type=int, default=1000, metavar="B", help="resamples (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=42, help="of the resamples (default: %(default)s)")
+    parser.add_argument("--counts", default="total", metavar="WORDS", help="what params counts (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Fits, prints, writes."""
+    from megaxf.plan.fit.page import page
+    from megaxf.plan.fit.report import fit, values
+
+    curves, left_out, unfinished = _read(arguments.runs)
+    options = {name: getattr(arguments, name) for name in ("bootstraps", "seed", "flops", "counts")}
+    report = fit(curves, left_out, **options)
+    found = values(report) | {"unfinished": unfinished}
+    text = json.dumps(found, indent=1)
+    if unfinished:
+        print(f"note: left out, since not trained to the end: {', '.join(unfinished)}", file=sys.stderr)
+    print(text if arguments.json else page(found))
+    if arguments.output:
+        from megaxf.plan.fit.plots import draw
+        from megaxf.plan.laws.files import write_law
+
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        (arguments.output / "fit.json").write_text(text + "\n", encoding="utf-8")
+        write_law(arguments.output / "law.json", report.law("fit"))
+        written = [arguments.output / "law.json", arguments.output / "fit.json", *draw(report, arguments.output)]
+        print(f"written: {', '.join(str(path) for path in written)}", file=sys.stderr)
+    return 0
+
+
+def _read(paths: list[Path]) -> tuple[list, int, list[str]]:
+    """(curves, rows left out, runs left out) of files and folders."""
+    curves, left_out, unfinished = [], 0, []
+    for path in paths:
+        if path.is_dir():
+            from megaxf.train.curves import read_folder
+
+            found, names = read_folder(path)
+            unfinished += names
+        else:
+            from megaxf.plan.fit.runs import read_csv
+
+            found, count = read_csv(path)
+            left_out += count
+        curves += found
+    return curves, left_out, unfinished

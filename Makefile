@@ -7,11 +7,12 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format check-tools clean
+.PHONY: help install demo test test-all lint format check-tools clean
 
 help:
 	@echo "make demo      the whole path on real text: prepare, pretrain, convert, generate (about 10 minutes on two cores)"
-	@echo "make test      all tests"
+	@echo "make test      the tests"
+	@echo "make test-all  the tests, with the long ones: layouts on more ranks, launchers"
 	@echo "make lint      ruff, mypy and the tests of the house rules"
 	@echo "make format    let ruff lay out the code"
 	@echo "make install   only create $(VENV) with the known-good versions of requirements.txt"
@@ -42,6 +43,9 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest
+
+test-all: $(INSTALLED)
+	$(BIN)/python -m pytest -m ""
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ from tests.train.kit import checkpoints, column, records, start, tiny_run, weigh
 
 TENSOR = {"parallel": {"tensor_parallel_size": 2, "sequence_parallel": True}, "engine": {"zero_stage": 0}}
 DATA = {"engine": {"zero_stage": 1}}
+CONTEXT = {"parallel": {"context_parallel_size": 2}, "engine": {"zero_stage": 3}}
 PIPELINE = {"parallel": {"pipeline_parallel_size": 2}, "engine": {"zero_stage": 1}}
 TENSOR_ZERO = {"parallel": {"tensor_parallel_size": 2}, "engine": {"zero_stage": 2}}
 ALONE = {}
@@ -30,8 +31,12 @@ SETTINGS = {"train": {"steps": 10, "dropout": 0.1}, "optimizer": {"eps": 1e-6}, 
 
 @pytest.mark.parametrize(
     "layouts",
-    [[TENSOR, DATA, TENSOR_ZERO, ALONE, TENSOR], [PIPELINE, TENSOR, PIPELINE, DATA, PIPELINE]],
-    ids=["tensor-data", "pipeline"],
+    [
+        [TENSOR, DATA, TENSOR_ZERO, ALONE, TENSOR],
+        [DATA, CONTEXT, TENSOR, CONTEXT, DATA],
+        [PIPELINE, TENSOR, PIPELINE, DATA, PIPELINE],
+    ],
+    ids=["tensor-data", "context", "pipeline"],
 )
 def test_losses_and_weights_are_those_of_one_process(make, run_on, straight, layouts):
     for stop, layout in enumerate(layouts, start=1):

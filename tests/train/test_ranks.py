@@ -12,10 +12,10 @@ from data_pipeline.loader import Batches
 from megaxf.engine import create, to_torch
 from megaxf.models.initialize import initialize
 from megaxf.models.llama import Model
-from megaxf.parallel.mesh import build_mesh
 from megaxf.train import loop
 from megaxf.train.evaluate import evaluate, validation_rows
 from tests.distributed.pool import RemoteError
+from tests.distributed.tiny import tiny_mesh
 from tests.train.kit import assert_same_end, checkpoints, column, start, tiny_run, weights
 
 
@@ -70,7 +70,7 @@ def damage_rank_one(run, sample):
 
 
 def evaluate_twice(run):
-    mesh = build_mesh()
+    mesh = tiny_mesh(run)
     engine = create(run, mesh, "cpu")
     rows = validation_rows(run)["text"]
     return [evaluate(engine, rows, "text", run, mesh, torch.device("cpu"))[:4] for _ in range(2)]
@@ -102,6 +102,14 @@ def test_evaluation_is_the_sum_of_token_losses_over_tokens(make, both, isolate):
     expected = ("text", pytest.approx(total / count, rel=1e-6), count, 7)
     for found in (*both(evaluate_twice, run), evaluate_twice(run)):
         assert found[0] == found[1] == expected
+    for axis in ("tensor", "context", "pipeline"):
+        layout = make(
+            data={"isolate_documents": isolate},
+            parallel={f"{axis}_parallel_size": 2},
+            engine={"zero_stage": 1 if axis == "pipeline" else 0},
+        )
+        for found in both(evaluate_twice, layout):
+            assert found[0] == found[1] == expected, axis
     few = make(data={"isolate_documents": isolate}, evaluate={"sequences": 3})
     assert both(evaluate_twice, few)[0][0][3] == 3
 

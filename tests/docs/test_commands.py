@@ -9,10 +9,16 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from megaxf.plan.laws.table import surface
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["README.md", "docs/prepare.md", "docs/inspect.md", "docs/pretrain.md", "docs/convert.md", "docs/generate.md"]
+PAGES = [
+    "README.md",
+    *(f"docs/{page}.md" for page in ("plan", "prepare", "inspect", "pretrain", "convert", "generate")),
+]
 SOURCES = (
     "argparse.py",
     "ast.py",
@@ -38,7 +44,7 @@ def commands(page: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What the pages take as given: some texts, a few prompts, the launch folder."""
+    """What the pages take as given: some texts, a few prompts, the results of a ladder of runs, the launch folder."""
     folder = tmp_path_factory.mktemp("docs")
     (folder / "texts").mkdir()
     for number, name in enumerate(SOURCES * 2):
@@ -47,8 +53,22 @@ def folder(tmp_path_factory):
     lines = [json.dumps({"text": f"Note {number} is about the number {number}. " * 5}) for number in range(60)]
     (folder / "notes.jsonl").write_text("\n".join(lines))
     (folder / "prompts.txt").write_text("import os\nclass Parser\n")
+    write_results(folder / "runs.csv")
     (folder / "launch").symlink_to(ROOT / "launch")
     return folder
+
+
+def write_results(path: Path) -> None:
+    """Made-up runs that follow a published law but for 0.8 % of noise: 6 budgets of 9 sizes."""
+    law, noise = surface("epoch"), np.random.default_rng(1)
+    rows = ["params,tokens,loss"]
+    for flops in np.geomspace(6e18, 3e21, 6):
+        for size in law.parameters(flops) * np.geomspace(1 / 6, 6, 9):
+            tokens = flops / 6 / size
+            rows.append(
+                f"{size:.6g},{tokens:.6g},{law.loss(size, tokens) * np.exp(0.008 * noise.standard_normal()):.5f}"
+            )
+    path.write_text("\n".join(rows) + "\n")
 
 
 def argv(command: str) -> list[str]:

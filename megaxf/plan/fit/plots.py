@@ -64,7 +64,8 @@ def _parabolas(report: Report, path: Path) -> Path:
         if budget.optimum:
             panel.plot(budget.optimum, _on_parabola(budget, budget.optimum), "D", color=INK, markersize=6, zorder=4)
     panel.plot([], [], "D", color=INK, label="minimum")
-    panel.plot([], [], ":", color=INK, label="no minimum within the sizes")
+    if any(budget.optimum is None for budget in report.budgets):
+        panel.plot([], [], ":", color=INK, label="no minimum within the sizes")
     panel.set_xscale("log")
     _counts(panel.xaxis)
     panel.set_xlabel(f"parameters ({report.counts})")

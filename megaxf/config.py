@@ -128,7 +128,7 @@ class Parallel(Section):
     """Ranks that hold a share of each sequence throughout."""
     pipeline_parallel_size: Positive = 1
     """Ranks, or stages, that hold a share of the layers."""
-    pipeline_schedule: Literal["1f1b", "dualpipev"] = "1f1b"
+    pipeline_schedule: Literal["1f1b", "interleaved", "dualpipev"] = "1f1b"
     pipeline_layers: list[Positive] | None = None
     """Decoder layers of each part, first to last; by default balanced by their cost."""
     order: list[Literal["pipeline", "data", "context", "tensor"]] = ["pipeline", "data", "context", "tensor"]
@@ -147,8 +147,8 @@ class Parallel(Section):
         return world_size // prod(self.degrees().values())
 
     def pipeline_parts(self) -> int:
-        """Parts that the layers are cut into: dualpipev puts two on a stage, the p-th first and the p-th last."""
-        return self.pipeline_parallel_size * (2 if self.pipeline_schedule == "dualpipev" else 1)
+        """Parts that the layers are cut into: one a stage with 1f1b, else two (see megaxf.plan.stages)."""
+        return self.pipeline_parallel_size * (1 if self.pipeline_schedule == "1f1b" else 2)
 
 
 class EngineSection(Section):

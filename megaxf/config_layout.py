@@ -206,16 +206,25 @@ def _batch_fits_the_ranks(parallel: Any, train: Any, world_size: int) -> Iterato
 
 
 def _pipeline_is_filled(parallel: Any, train: Any, world_size: int) -> Iterator[str]:
-    ranks, parts = parallel.data_parallel_size(world_size), parallel.pipeline_parts()
-    if parallel.pipeline_parallel_size > 1 and parallel.pipeline_schedule == "dualpipev" and ranks > 0:
-        count = train.global_batch_size // (train.micro_batch_size * ranks)
-        if count < parts:
-            yield (
-                f"train.global_batch_size = {train.global_batch_size} is {count} micro-batches for each of {ranks} "
-                f"data-parallel ranks, but parallel.pipeline_schedule = dualpipev needs 2 x "
-                f"parallel.pipeline_parallel_size = {parts}; use train.global_batch_size = "
-                f"{parts * train.micro_batch_size * ranks} or more, or parallel.pipeline_schedule = 1f1b"
-            )
+    ranks, stages = parallel.data_parallel_size(world_size), parallel.pipeline_parallel_size
+    schedule = parallel.pipeline_schedule
+    if stages == 1 or schedule == "1f1b" or ranks <= 0:
+        return
+    row, batch = train.micro_batch_size * ranks, train.global_batch_size
+    count = batch // row
+    of_ranks = f"{count} micro-batches for each of {ranks} data-parallel ranks"
+    if schedule == "dualpipev" and count < 2 * stages:
+        yield (
+            f"train.global_batch_size = {batch} is {of_ranks}, but parallel.pipeline_schedule = dualpipev needs 2 x "
+            f"parallel.pipeline_parallel_size = {2 * stages}; use train.global_batch_size = {2 * stages * row} or "
+            "more, or parallel.pipeline_schedule = 1f1b"
+        )
+    if schedule == "interleaved" and count % stages:
+        yield (
+            f"train.global_batch_size = {batch} is {of_ranks}, but parallel.pipeline_schedule = interleaved needs a "
+            f"multiple of parallel.pipeline_parallel_size = {stages}; use train.global_batch_size = "
+            f"{nearest_multiples(batch, stages * row)}, or parallel.pipeline_schedule = 1f1b"
+        )
 
 
 LAYOUT_CHECKS: dict[Callable[..., Iterator[str]], tuple[str, ...]] = {

@@ -17,9 +17,14 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def import_deepspeed(device: torch.device) -> Any:
-    """DeepSpeed, without its chatter, told which device it works on; raises RuntimeError without a process group."""
+    """DeepSpeed for an engine; raises RuntimeError without a process group."""
     if not dist.is_initialized():
         raise RuntimeError("engine.zero_stage > 0 needs torch.distributed, also for one process: start it before")
+    return import_quietly(device)
+
+
+def import_quietly(device: torch.device) -> Any:
+    """DeepSpeed, without its chatter, told which device it works on."""
     logging.getLogger("DeepSpeed").addFilter(_is_error)
     warnings.filterwarnings("ignore", r".*(all_gather_into_tensor|reduce_scatter_tensor).*deprecated", FutureWarning)
     import deepspeed

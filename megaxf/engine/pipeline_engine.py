@@ -1,4 +1,4 @@
-"""DeepSpeed's pipeline engines behind the engine protocol, with ZeRO 1: a stage a rank, or several with tensor parallelism.
+"""DeepSpeed's pipeline engines behind the engine protocol, with ZeRO 1.
 
 Every rank of a pipeline reads the same rows, so only hidden states travel: each part of the model takes rotary tables,
 masks, labels and dropout keys from its own copy of the micro-batch. DeepSpeed's schedules run a part's forward passes
@@ -56,7 +56,7 @@ class LocalPart:
         self._batches, self._finish = iter(batches), finish
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Hidden states [batch, seq, hidden] of the part before, of the first part anything -> the next, or the loss."""
+        """Hidden states [batch, seq, hidden] of the part before, if there is one -> those of this one, or the loss."""
         batch, model = next(self._batches), self._placed.model
         shared = model.shared(
             batch.tokens, document_ids=batch.document_ids, positions=batch.positions, samples=batch.samples
@@ -77,7 +77,7 @@ class PipelineEngine(ZeroEngine):
     def __init__(self, run: Run[Any], placed: Placed, device: torch.device) -> None:
         import_deepspeed(device)
         self._run, self._placed, self._axis, self._device, self._stage = run, placed, placed.mesh.replicas, device, 1
-        self._pipeline = placed.mesh.axis("pipeline")
+        self._loss_scale, self._pipeline = None, placed.mesh.axis("pipeline")
         materialise(placed, run.seed, device)
         own = {name: weight for name, weight in placed.weights.items() if self._owner(name) == self._pipeline.rank}
         for name in is_counted(placed, own):
@@ -86,7 +86,7 @@ class PipelineEngine(ZeroEngine):
         self._tied = [name for name, stages in placed.stages.items() if len(stages) > 1]
         self._borrowed = {name: weight for name, weight in placed.weights.items() if name not in own}
         self._borrowed_gradients = Gradients(self._borrowed)
-        self._optimizer = build_adamw(own, run.optimizer)
+        self._optimizer = build_adamw(own, run.optimizer, placed.shapes)
         groups = [list(group["params"]) for group in self._optimizer.param_groups]
         parts = split_layers(run)[self._pipeline.rank]
         layers = layers_of_parts(placed.model, parts)
@@ -103,27 +103,28 @@ class PipelineEngine(ZeroEngine):
 
         from megaxf.engine import pipeline_stage
 
-        classes = {"1f1b": pipeline_stage.OneForwardOneBackward, "dualpipev": pipeline_stage.DualPipeV}
         init_distributed(dist_init_required=False)
         grid = pipeline_stage.Grid(self._placed.mesh)
-        # Cut over the tensor-parallel ranks, messages would be gathered again; sequence parallelism has them cut at no cost.
+        # Messages cut over tensor-parallel ranks have to be gathered again; sequence parallelism has them cut anyway.
         whole = {"pipe_partitioned": False, "grad_partitioned": False}
         config = deepspeed_config(self._run, self._placed, self._device) | {"pipeline": whole}
-        engine = classes[self._run.parallel.pipeline_schedule](
+        # DeepSpeed asks for two a stage where a stage has two parts. It only divides the loss by this number here: how
+        # many there are is said before each step.
+        config["gradient_accumulation_steps"] = 2 * self._pipeline.size
+        return pipeline_stage.ENGINES[self._run.parallel.pipeline_schedule](
             args=None,
-            model=pipeline_stage.Stage(grid, self._placed.model, self._parts),
+            model=pipeline_stage.Stage(grid, self._placed.model, self._parts, self._sum_tied_gradients),
             optimizer=self._optimizer,
             mpu=grid,
             dist_init_required=False,
             config=config,
             config_class=DeepSpeedConfig(config, grid),
         )
-        engine.sum_tied_gradients = self._sum_tied_gradients
-        return engine
 
     def train_step(self, micro_batches: Sequence[TorchBatch], learning_rate: float) -> StepResult:
         """One update; see the protocol."""
-        sums = Sums(micro_batches, self._axis, self._device)
+        batches = [self._placed.columns(batch) for batch in micro_batches]
+        sums = Sums(batches, self._axis, self._device)
         set_learning_rate(self._optimizer, learning_rate)
         factor = sums.scale * self._axis.size * self._zero.gradient_accumulation_steps()
 
@@ -132,15 +133,15 @@ class PipelineEngine(ZeroEngine):
             return loss * factor
 
         self._borrowed_gradients.clear()
-        self._start(micro_batches, finish)
+        self._start(batches, finish)
         self._zero.train_batch(self._nothing())
         self._lend_tied_weights()
-        self._optimizer_step += self._zero.was_step_applied()
         sums.share(self._pipeline)
-        return sums.result(float(self._zero.get_global_grad_norm()))
+        return self._result(sums)
 
     def evaluate(self, batch: TorchBatch) -> tuple[float, int]:
         """Local sum and count; see the protocol."""
+        batch = self._placed.columns(batch)
         sums: list[torch.Tensor] = []
 
         def finish(loss: torch.Tensor, nll: torch.Tensor) -> torch.Tensor:

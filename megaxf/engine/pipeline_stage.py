@@ -5,15 +5,15 @@ Imports DeepSpeed at its head, so it is imported within functions only, after `i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.dualpipev import DualPipeVEngine, DualPipeVModule
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from megaxf.engine.mpu import ModelParallelUnit
+from megaxf.engine.pipeline_schedules import InterleavedPartByPart, InterleavedSchedule, PartByPart
 
 
 class Grid(ModelParallelUnit):
@@ -86,14 +86,23 @@ class Grid(ModelParallelUnit):
 
 
 class Stage(DualPipeVModule):
-    """The parts of the model that a stage computes, each a callable on hidden states, under the engine's names.
+    """The parts of the model that a stage computes, each a callable on hidden states; DeepSpeed calls them phases.
+
+    sum_tied_gradients: called by the schedule where the gradients of tied weights are summed.
 
     DeepSpeed's own constructor would cut a list of layers itself, make process groups of its own for every axis, and
     read environment variables.
     """
 
-    def __init__(self, grid: Grid, model: torch.nn.Module, parts: Sequence[Callable[[torch.Tensor], torch.Tensor]]):
+    def __init__(
+        self,
+        grid: Grid,
+        model: torch.nn.Module,
+        parts: Sequence[Callable[[torch.Tensor], torch.Tensor]],
+        sum_tied_gradients: Callable[[], None],
+    ) -> None:
         torch.nn.Module.__init__(self)
+        self._sum_tied_gradients = sum_tied_gradients
         self.model, self.parts, self._phase = model, parts, 0
         self._grid, self.loss_fn = grid, None
         self.tied_comms: dict[str, Any] = {}
@@ -104,74 +113,52 @@ class Stage(DualPipeVModule):
         """Choose the part that `forward` runs."""
         self._phase = phase
 
+    def get_tied_weights_and_groups(self) -> list[Any]:
+        """Asked by DeepSpeed when it is to sum the gradients of tied weights: they are summed, and none is left."""
+        self._sum_tied_gradients()
+        return []
+
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states of the previous part -> those of this one, or the loss."""
         return self.parts[self._phase](hidden)
 
 
-class _SumsTiedGradients:
-    """Has the engine do what it is told where its schedule sums the gradients of tied weights."""
+class DualPipeV(DualPipeVEngine):
+    """DeepSpeed's engine for two parts a stage, which also evaluates fewer micro-batches than two a stage."""
 
-    sum_tied_gradients: Callable[[], None]
-
-    def _exec_reduce_tied_grads(self) -> None:
-        self.sum_tied_gradients()
+    def _inference_schedule(self, micro_batches: int) -> PartByPart:
+        return PartByPart(micro_batches, self.num_stages, self.stage_id)
 
 
-class OneForwardOneBackward(_SumsTiedGradients, PipelineEngine):
-    """Schedule 1f1b: a backward pass as soon as one can be made (arXiv 2006.09503)."""
+class Interleaved(DualPipeVEngine):
+    """The same with the second parts in the order of the first: the last stage sends to the first between them."""
 
-    _INSTRUCTION_MAP = {
-        **PipelineEngine._INSTRUCTION_MAP,
-        schedule.ReduceTiedGrads: _SumsTiedGradients._exec_reduce_tied_grads,
-    }
+    def is_last_stage(self) -> bool:
+        """Whether the loss is computed here: on the last rank, in its second part."""
+        return PipelineEngine.is_last_stage(self) and self._active_phase != 0
+
+    def _is_loss_stage(self, phase: int) -> bool:
+        return PipelineEngine.is_last_stage(self) and phase == 1
+
+    def _is_last_rank(self) -> bool:
+        """Asked where hidden states stay on a rank between its parts, which they never do."""
+        return False
+
+    def _loss_stage_global_rank(self) -> int:
+        return PipelineEngine._loss_stage_global_rank(self)
+
+    def _downstream_stage(self, phase: int) -> int:
+        return (self.stage_id + 1) % self.num_stages
+
+    def _upstream_stage(self, phase: int) -> int:
+        return (self.stage_id - 1) % self.num_stages
+
+    def _train_schedule(self) -> InterleavedSchedule:
+        return InterleavedSchedule(self.micro_batches, self.num_stages, self.stage_id)
+
+    def _inference_schedule(self, micro_batches: int) -> InterleavedPartByPart:
+        return InterleavedPartByPart(micro_batches, self.num_stages, self.stage_id)
 
 
-class DualPipeV(_SumsTiedGradients, DualPipeVEngine):
-    """Schedule dualpipev: two parts a stage, there and back (arXiv 2412.19437)."""
-
-    _INSTRUCTION_MAP = {
-        **DualPipeVEngine._INSTRUCTION_MAP,
-        schedule.ReduceTiedGrads: _SumsTiedGradients._exec_reduce_tied_grads,
-    }
-
-    def _inference_schedule(self, micro_batches: int) -> schedule.PipeSchedule:
-        return ThereAndBack(micro_batches, self.num_stages, self.stage_id)
-
-
-class ThereAndBack(schedule.PipeSchedule):
-    """Forward passes through the parts of DualPipeV for any number of micro-batches: each takes a step a part.
-
-    DeepSpeed's own needs two micro-batches a stage.
-    """
-
-    def steps(self) -> Iterator[list[schedule.PipeInstruction]]:
-        """See PipeSchedule."""
-        last = self.stages - 1
-        stops = {0: self.stage_id, 1: 2 * self.stages - 1 - self.stage_id}
-        for step in range(2 * self.stages + self.micro_batches):
-            here = {phase: step - stop for phase, stop in stops.items() if 0 <= step - stop < self.micro_batches}
-            buffers = {phase: phase * self.micro_batches + batch for phase, batch in here.items()}
-            starts, ends = (
-                {0: self.is_first_stage, 1: self.stage_id == last},
-                {0: self.stage_id == last, 1: self.is_first_stage},
-            )
-            yield [
-                *(
-                    schedule.RecvActivation(buffer, phase=phase)
-                    for phase, buffer in buffers.items()
-                    if not starts[phase]
-                ),
-                schedule.CommitP2P(),
-                *(
-                    schedule.LoadMicroBatch(buffer)
-                    for phase, buffer in buffers.items()
-                    if self.is_first_stage and phase == 0
-                ),
-                *(schedule.ForwardPass(buffer, phase=phase) for phase, buffer in buffers.items()),
-                *(schedule.SendActivation(buffer, phase=phase) for phase, buffer in buffers.items() if not ends[phase]),
-            ]
-
-    def num_pipe_buffers(self) -> int:
-        """One a micro-batch and part."""
-        return 2 * self.micro_batches
+ENGINES = {"1f1b": PipelineEngine, "interleaved": Interleaved, "dualpipev": DualPipeV}
+"""`parallel.pipeline_schedule` -> the engine that runs it."""

@@ -1,7 +1,8 @@
 """Pipeline stages: which decoder layers, and which ends of the model, each of them holds.
 
-The layers are cut into parts of consecutive layers. With 1F1B a stage holds one part; with DualPipeV (arXiv 2412.19437)
-stage r of p holds part r on the way out and part 2p - 1 - r on the way back, so that the first stage is also the last.
+The layers are cut into parts of consecutive layers. With 1F1B a stage holds one part. With interleaved 1F1B (arXiv
+2104.04473) stage r of p holds parts r and p + r; with DualPipeV (arXiv 2412.19437) part r on the way out and part
+2p - 1 - r on the way back, so that the first stage is also the last.
 """
 
 from __future__ import annotations
@@ -26,7 +27,18 @@ class Part(NamedTuple):
 
 def parts_of_stage(schedule: str, stages: int, stage: int) -> list[int]:
     """Which parts a stage holds, in the order in which a micro-batch passes through them."""
-    return [stage, 2 * stages - 1 - stage] if schedule == "dualpipev" else [stage]
+    second = {"interleaved": [stages + stage], "dualpipev": [2 * stages - 1 - stage]}
+    return [stage, *second.get(schedule, [])]
+
+
+def in_flight(schedule: str, stages: int, stage: int, micro_batches: int) -> tuple[int, ...]:
+    """The most micro-batches of which each part of a stage keeps activations at one time.
+
+    1f1b: one for each stage from this one on. dualpipev: a stage is full with 2 stages + 1 in its two parts together.
+    """
+    if schedule == "dualpipev":
+        return 2 * stages - stage, stage + 1
+    return (1 if stages == 1 else min(micro_batches, stages - stage),)
 
 
 def split_layers(run: Any) -> list[list[Part]]:
@@ -62,14 +74,8 @@ def balance(costs: Sequence[float], fixed: Sequence[float], least: int = 1) -> l
     costs: of each item, in order. fixed: of each stage, beside its items. least: items that a stage has to take.
     Among equally good splits it takes the most even one, by the sum of squares. Exact, by dynamic programming.
     """
-    _, best = _cheapest(costs, fixed, least, max, lambda cost: cost)
-    limit = max(_sums(costs, fixed, best)) * (1 + 1e-12)
+    limit = _cheapest(costs, fixed, least, max, lambda cost: cost)[0] * (1 + 1e-12)
     return _cheapest(costs, fixed, least, operator.add, lambda cost: cost**2 if cost <= limit else float("inf"))[1]
-
-
-def _sums(costs: Sequence[float], fixed: Sequence[float], lengths: Sequence[int]) -> list[float]:
-    ends = [sum(lengths[: stage + 1]) for stage in range(len(lengths))]
-    return [f + sum(costs[end - n : end]) for f, end, n in zip(fixed, ends, lengths, strict=True)]
 
 
 def _cheapest(

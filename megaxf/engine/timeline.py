@@ -50,8 +50,8 @@ class Timeline:
         return 1 - sum(done.end - done.start for done in self.passes) / (self.stages * self.length)
 
     @property
-    def ideal_bubble(self) -> float:
-        """(p - 1) / (m + p - 1), the share with one part a stage (arXiv 2104.04473)."""
+    def one_part_bubble(self) -> float:
+        """(p - 1) / (m + p - 1), the least share with one part a stage (arXiv 2104.04473)."""
         return (self.stages - 1) / (self.micro_batches + self.stages - 1)
 
     @property

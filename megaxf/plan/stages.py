@@ -14,6 +14,10 @@ from typing import Any, NamedTuple
 from megaxf.plan.flops import head_per_sequence, layer_per_sequence
 
 
+SCHEDULES = ("1f1b", "interleaved", "dualpipev")
+"""The values of `parallel.pipeline_schedule`."""
+
+
 class Part(NamedTuple):
     """Consecutive layers that one stage computes in one go."""
 

@@ -80,7 +80,7 @@ def test_sequences():
 
 
 def test_stages():
-    for stages, schedule in itertools.product(range(2, 9), ("1f1b", "dualpipev")):
+    for stages, schedule in itertools.product(range(2, 9), ("1f1b", "interleaved", "dualpipev")):
         parallel = {"pipeline_parallel_size": stages, "pipeline_schedule": schedule}
         parts = stages if schedule == "1f1b" else 2 * stages
         assert bool(problems(parallel=parallel)) == (parts > 6)
@@ -112,6 +112,15 @@ def test_dualpipev_needs_twice_as_many_micro_batches_as_stages():
     assert "use train.global_batch_size = 32 or more" in problems(8, parallel=parallel)[0]
     assert problems(8, parallel=parallel, train={"global_batch_size": 32}) == []
     assert problems(24, parallel=parallel | {"pipeline_schedule": "1f1b"}) == [], "1F1B takes a single one"
+
+
+def test_interleaved_stages_take_whole_rounds_of_micro_batches():
+    """24 rows in twos, stages in twos and threes: 12 micro-batches for 1 data-parallel rank, 6, 4 and 3 for more."""
+    parallel = {"pipeline_parallel_size": 2, "pipeline_schedule": "interleaved"}
+    assert [len(problems(world, parallel=parallel)) for world in (2, 4, 6, 8)] == [0, 0, 0, 1]
+    assert "use train.global_batch_size = 16 or 32" in problems(8, parallel=parallel)[0]
+    parallel["pipeline_parallel_size"] = 3
+    assert [len(problems(world, parallel=parallel)) for world in (3, 6, 9, 12)] == [0, 0, 1, 0]
 
 
 @pytest.mark.parametrize(

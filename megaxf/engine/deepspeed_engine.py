@@ -70,10 +70,11 @@ class ZeroEngine(CountsUpdates):
 
     def train_step(self, micro_batches: Sequence[TorchBatch], learning_rate: float) -> StepResult:
         """One update; see the protocol."""
-        sums = Sums(micro_batches, self._axis, self._device)
+        batches = [self._placed.columns(batch) for batch in micro_batches]
+        sums = Sums(batches, self._axis, self._device)
         set_learning_rate(self._optimizer, learning_rate)
-        for index, batch in enumerate(micro_batches):
-            self._zero.set_gradient_accumulation_boundary(index == len(micro_batches) - 1)
+        for index, batch in enumerate(batches):
+            self._zero.set_gradient_accumulation_boundary(index == len(batches) - 1)
             loss, nll = self._zero(batch)
             self._zero.backward(loss * (sums.scale * self._axis.size), scale_wrt_gas=False)
             sums.add(loss, nll)
@@ -94,6 +95,7 @@ class ZeroEngine(CountsUpdates):
 
     def evaluate(self, batch: TorchBatch) -> tuple[float, int]:
         """Local sum and count; see the protocol."""
+        batch = self._placed.columns(batch)
         with evaluation_mode(self._zero):
             return float(self._zero(batch)[1]), batch.counted()
 
@@ -160,10 +162,22 @@ class ZeroEngine(CountsUpdates):
         from deepspeed.utils import lazy_init_hp_params_optimizer_state
 
         if self._stage == 3:
-            for flat in self._zero.optimizer.fp32_partitioned_groups_flat:
-                self._optimizer.state[flat] = fresh_state(flat)
+            for index, flat in enumerate(self._zero.optimizer.fp32_partitioned_groups_flat):
+                with self._from_nvme(index):
+                    self._optimizer.state[flat] = fresh_state(flat)
             return
         for weights, group in zip(groups, self._optimizer.param_groups, strict=True):
             (flat,) = group["params"]
             self._optimizer.state[flat] = fresh_state(flat)
             lazy_init_hp_params_optimizer_state(weights, flat, self._optimizer.state)
+
+    @contextmanager
+    def _from_nvme(self, group: int) -> Iterator[None]:
+        """A flat partition of ZeRO 3 and its state in memory, and back again to where they are offloaded."""
+        zero = self._zero.optimizer
+        swapped = zero._swappable_optimizer_subgroup(group)
+        if swapped:
+            zero._optimizer_states_and_gradient_swap_in(group)
+        yield
+        if swapped:
+            zero._optimizer_states_and_gradient_swap_out(group)

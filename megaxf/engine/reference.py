@@ -40,9 +40,10 @@ class ReferenceEngine(CountsUpdates):
 
     def train_step(self, micro_batches: Sequence[TorchBatch], learning_rate: float) -> StepResult:
         """One update; see the protocol."""
-        sums = Sums(micro_batches, self._axis, self._device)
+        batches = [self._placed.columns(batch) for batch in micro_batches]
+        sums = Sums(batches, self._axis, self._device)
         self._gradients.clear()
-        for batch in micro_batches:
+        for batch in batches:
             loss, nll = self._objective(batch)
             (loss * sums.scale).backward()
             sums.add(loss, nll)
@@ -54,6 +55,7 @@ class ReferenceEngine(CountsUpdates):
 
     def evaluate(self, batch: TorchBatch) -> tuple[float, int]:
         """Local sum and count; see the protocol."""
+        batch = self._placed.columns(batch)
         with evaluation_mode(self._objective):
             return float(self._objective(batch)[1]), batch.counted()
 

@@ -21,6 +21,7 @@ from megaxf.models.initialize import initial_weight
 from megaxf.models.loss import chunked_cross_entropy
 from megaxf.models.registry import family
 from megaxf.parallel.collectives import sum_tensor
+from megaxf.parallel.context import apply_context, own_columns
 from megaxf.parallel.cut import Cut
 from megaxf.parallel.loss import Loss, vocab_parallel_loss
 from megaxf.parallel.mesh import Axis, Mesh
@@ -50,6 +51,10 @@ class Placed:
     def weights(self) -> dict[str, nn.Parameter]:
         """This rank's parameters by their names in the whole model."""
         return dict(self.model.named_parameters())
+
+    def columns(self, batch: Any) -> Any:
+        """What this rank computes of rows that its context axis shares; see `own_columns`."""
+        return own_columns(batch, self.mesh.axis("context"))
 
 
 def blank_model(run: Run[Any]) -> Any:
@@ -81,6 +86,7 @@ def place(run: Run[Any], mesh: Mesh) -> Placed:
         partial = partial_gradients(model, plan, axis, sequence)
         apply_tensor(model, plan, axis, sequence)
         loss = vocab_parallel_loss(axis, sequence, run.model.vocab_size)
+    apply_context(model, mesh.axis("context"))
     if run.train.compile:
         for layer in model.layers:
             layer.compile()

@@ -63,14 +63,23 @@ def tiny_engine(run: Run[Any], mesh: Mesh | None = None) -> Engine:
     return create(run, mesh or tiny_mesh(run), "cpu")
 
 
-def global_batch(step: int, vocabulary: int = 61) -> TorchBatch:
-    """The whole batch of a step. Row r counts its last 1 + (5 r + step) mod 18 targets only."""
+def global_batch(step: int, run: Run[Any] | None = None) -> TorchBatch:
+    """The whole batch of a step, by default of 18 tokens a row.
+
+    Row r counts its last 1 + (5 r + step) mod length targets. Isolated documents are of random lengths from 1.
+    """
+    length = run.data.sequence_length if run else SEQUENCE
     generator = torch.Generator().manual_seed(1000 + step)
-    ids = torch.randint(vocabulary, (ROWS, SEQUENCE + 1), generator=generator)
+    ids = torch.randint(61, (ROWS, length + 1), generator=generator)
     labels = ids[:, 1:].clone()
     for row in range(ROWS):
-        labels[row, : SEQUENCE - 1 - (5 * row + step) % SEQUENCE] = -100
-    return TorchBatch(ids[:, :-1].contiguous(), labels, samples=torch.arange(ROWS) + step * ROWS)
+        labels[row, : length - 1 - (5 * row + step) % length] = -100
+    batch = TorchBatch(ids[:, :-1].contiguous(), labels, samples=torch.arange(ROWS) + step * ROWS)
+    if not (run and run.data.isolate_documents):
+        return batch
+    starts, places = torch.rand(ROWS, length, generator=generator) < 0.25, torch.arange(length)
+    positions = places - torch.where(starts, places, 0).cummax(1).values
+    return batch._replace(document_ids=starts.cumsum(1), positions=positions)
 
 
 def own_rows(batch: TorchBatch, mesh: Mesh | None = None) -> TorchBatch:
@@ -84,7 +93,7 @@ def own_rows(batch: TorchBatch, mesh: Mesh | None = None) -> TorchBatch:
 def train_steps(engine: Engine, run: Run[Any], steps: range, learning_rate: float = 1e-3) -> list[StepResult]:
     """Train on the global batches of `steps`."""
     size, mesh = run.train.micro_batch_size, tiny_mesh(run)
-    return [engine.train_step(micro_batches(own_rows(global_batch(s), mesh), size), learning_rate) for s in steps]
+    return [engine.train_step(micro_batches(own_rows(global_batch(s, run), mesh), size), learning_rate) for s in steps]
 
 
 def read_all(engine: Engine) -> dict[str, dict[str, torch.Tensor]]:

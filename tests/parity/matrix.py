@@ -16,6 +16,7 @@ STEPS = 20
 MODEL = {"hidden_size": 36, "intermediate_size": 44, "num_attention_heads": 8, "num_key_value_heads": 4}
 MODELS = {
     "untied": {},
+    "four layers": {"num_hidden_layers": 4},
     "tied": {"tie_word_embeddings": True},
     "one kv head": {"num_key_value_heads": 1, "qk_norm": True, "attention_bias": True},
 }
@@ -41,7 +42,7 @@ def evaluation(engine: Any, run: Any) -> list[float]:
     from megaxf.parallel.collectives import sum_numbers
 
     mesh = tiny_mesh(run)
-    nll, tokens = engine.evaluate(own_rows(global_batch(99), mesh))
+    nll, tokens = engine.evaluate(own_rows(global_batch(99, run), mesh))
     nll, tokens = sum_numbers([nll, tokens], mesh.replicas, "cpu")
     return [nll / tokens, 0.0, 1.0, tokens]
 

@@ -8,6 +8,7 @@ examples:
   megaxf plan laws --params 8b --tokens 15T         what does training beyond the optimum cost?
   megaxf plan ladder run.yaml -o ladder             small runs to fit a law of one's own from
   megaxf plan fit ladder -o fit                     the law that they follow, with its interval
+  megaxf plan schedule --stages 8 -o stages.png     when do the stages of a pipeline compute, when wait?
 
 `megaxf plan VERB --help` says more.
 """

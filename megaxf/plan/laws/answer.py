@@ -125,12 +125,10 @@ def _intervals(law: Law, given: dict[str, float]) -> dict[str, Any] | None:
 
 
 def _optima(sample: Surface, given: dict[str, float]) -> dict[str, Any]:
-    """What each law of a sample says, but for what is given."""
+    """What each law of a sample says, but for what is given; infinite where it has no answer (a loss below its E)."""
     (name, value), *_ = given.items()
     with np.errstate(invalid="ignore", divide="ignore"):
         flops = value if name == "flops" else getattr(sample, f"flops_for_{name}")(value)
-        if name == "loss":
-            flops = np.where(value > sample.E, flops, np.inf)
         size = value if name == "parameters" else sample.parameters(flops)
         tokens = value if name == "tokens" else flops / FLOPS_PER_WEIGHT / size
         every = {"flops": flops, "parameters": size, "tokens": tokens, "tokens_per_parameter": tokens / size}

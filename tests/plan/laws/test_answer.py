@@ -81,7 +81,7 @@ def test_a_training_of_one_s_own():
 def test_inference_and_repeats_choose_the_hyperparameters():
     life = ask(parameters=30e9, inference_tokens=1e13)
     assert life["lifetime"]["saving"] == pytest.approx(0.4271, abs=5e-5)
-    assert life["neighbour"]["num_hidden_layers"] == 47  # of 11.6B, not of 30B
+    assert life["neighbour"]["hidden_size"] == 4352  # of 11.6B, not of 30B
     repeated = ask("muennighoff", flops=9.3e21, unique_tokens=25e9)
     assert repeated["repeated"]["epochs"] == pytest.approx(9.10, abs=5e-3)
     assert "9.10 epochs, worth 182B new tokens" in page(repeated)

@@ -66,6 +66,7 @@ def test_worth_of_repeats():
     assert tuple(repetition.worth(epochs, 1, repetition.TOKEN_DECAY)) == printed(*values)
     sizes = repetition.worth(np.array([2, 4, 8]), 1, repetition.PARAMETER_DECAY)
     assert tuple(sizes) == printed("1.911477", "3.291894", "4.888954")
+    assert repetition.worth(0.5, 1, repetition.TOKEN_DECAY) == 0.5  # not all is used
 
 
 @pytest.mark.parametrize(

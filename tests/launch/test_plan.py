@@ -1,6 +1,7 @@
 """The verbs of `megaxf plan`: the group, its help, its faults."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -61,8 +62,8 @@ def test_laws(capsys):
 def test_fit_of_a_table(capsys, tmp_path):
     """From a CSV to a law that the next command asks."""
     table = tmp_path / "runs.csv"
-    rows = [f"{c.parameters},{c.tokens[0]},{c.losses[0]}" for c in runs(noise=0.001)]
-    table.write_text("\n".join(["params,tokens,loss", *rows]))
+    rows = [f"{c.parameters},{c.tokens[0]},{c.losses[0]},0" for c in runs(noise=0.001)]
+    table.write_text("\n".join(["params,tokens,loss,outlier", *rows, "1e9,1e9,9,1"]))
     folder = tmp_path / "fit"
     options = ["--bootstraps", "100", "--flops", "1e22"]
     assert main(["plan", "fit", str(table), "-o", str(folder), *options]) == 0
@@ -74,6 +75,7 @@ def test_fit_of_a_table(capsys, tmp_path):
     assert main(["plan", "fit", str(table), *options, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((folder / "fit.json").read_text())
+    assert (found["runs"], found["left_out"], found["unfinished"]) == (len(rows), 1, [])
     assert main(["plan", "laws", "--flops", "1e22", "--law", str(folder / "law.json"), "--json"]) == 0
     asked = json.loads(capsys.readouterr().out)["training"]
     assert asked["parameters"] == found["predictions"][0]["parameters"]["value"]
@@ -108,6 +110,12 @@ def test_ladder_and_fit_of_its_runs(capsys, tmp_path):
         # The training loss is smoothed over steps; what the fit takes is the validation loss.
         records.append(records[-1] | {"kind": "evaluation", "source": "text", "counted_tokens": 9})
         (place / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    stopped = folder / "stopped"
+    shutil.copytree(place, stopped)
+    (stopped / "metrics.jsonl").write_text(json.dumps(records[0]) + "\n")
     assert main(["plan", "fit", str(folder), "--bootstraps", "50", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert (found["runs"], found["unfinished"]) == (15, ["stopped"])
+    assert "note: left out, since not trained to the end: stopped" in printed.err
     assert found["approach3"]["constants"] == pytest.approx(vars(TRUTH), rel=1e-3)

@@ -6,7 +6,7 @@ EXAMPLE = """\
 examples:
   megaxf plan laws --flops 5.76e23                  what to train with this compute, and how sure is that?
   megaxf plan laws --params 8b --tokens 15T         what does training beyond the optimum cost?
-  megaxf plan ladder run.yaml -o ladder             small runs to fit a law of one's own from
+  megaxf plan ladder run.yaml --flops 1e19 -o DIR   small runs to fit a law of one's own from
   megaxf plan fit ladder -o fit                     the law that they follow, with its interval
   megaxf plan schedule --stages 8 -o stages.png     when do the stages of a pipeline compute, when wait?
 

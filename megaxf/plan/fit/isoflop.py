@@ -56,7 +56,7 @@ def budgets(points: Points) -> list[Budget]:
     left, found = np.argsort(points.flops, kind="stable"), []
     while len(left) >= SIZES:
         logs = np.log(points.flops[left])
-        ends = np.searchsorted(logs, logs + np.log(BUDGET_WIDTH), side="right")
+        ends = np.searchsorted(logs, logs + np.log(BUDGET_WIDTH))
         first = int(np.argmax(ends - np.arange(len(left))))
         chosen = left[first : ends[first]]
         if len(chosen) < SIZES:

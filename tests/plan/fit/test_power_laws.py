@@ -84,6 +84,14 @@ def test_a_budget_without_a_minimum_has_none():
         isoflop.fit([budget])
 
 
+def test_a_dome_has_no_minimum():
+    sizes = 1e9 * np.geomspace(1 / 4, 4, 7)
+    losses = 3 - 0.1 * np.log(sizes / 1.1e9) ** 2
+    found = [Curve("", n, np.array([1e20 / 6 / n]), np.array([loss])) for n, loss in zip(sizes, losses, strict=True)]
+    (budget,) = isoflop.budgets(results(found))
+    assert budget.optimum is None
+
+
 def test_bootstraps_of_parabolas():
     exact = groups(EQUAL)
     exponents = [law.exponent for law in isoflop.bootstrap(exact, 40, seed=0)]
@@ -113,6 +121,16 @@ def test_envelope_of_curves():
     laws = envelope.bootstrap(found, 20, seed=0)
     assert [law.exponent for law in laws] == pytest.approx([TRUTH.exponent] * len(laws), abs=0.05)
     assert len({law.exponent for law in laws}) > 10
+
+
+def test_a_run_counts_only_where_it_ran():
+    """Each size over its own range of compute, a factor of ten to either side of where it is best."""
+    ranges = {n: TRUTH.flops_for_parameters(n) for n in np.geomspace(5e7, 6e9, 19)}
+    curves = [curve(TRUTH, n, (middle / 10, middle * 10)) for n, middle in ranges.items()]
+    found = envelope.envelope(curves)
+    assert envelope.fit(found).exponent == pytest.approx(TRUTH.exponent, abs=0.01)
+    flops, sizes = envelope.winners(found, np.ones(19, bool))
+    assert np.abs(np.log(sizes / TRUTH.parameters(flops))).max() < np.log(1.31)
 
 
 def test_ends_of_the_sizes_do_not_win():

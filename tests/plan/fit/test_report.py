@@ -128,6 +128,8 @@ def test_report(report):
     assert [row["run"] for row in found["outliers"]] == [report.points.names[5], report.points.names[30]]
     assert [row["residual"] for row in found["outliers"]] == pytest.approx([np.log(1.2), np.log(0.9)], abs=0.01)
     assert found["without_outliers"]["exponent"] == pytest.approx(TRUTH.exponent, abs=0.02)
+    of_two = 1e-3 * (np.log(1.2) - np.log(0.9))
+    assert found["without_outliers"]["objective"] == pytest.approx(found["approach3"]["objective"] - of_two, rel=0.2)
     near, far = found["predictions"]
     assert near["parameters"]["value"] * near["tokens"]["value"] * 6 == pytest.approx(1e20, rel=1e-9)
     widths = [np.log(row["parameters"]["interval"][1] / row["parameters"]["interval"][0]) for row in (near, far)]

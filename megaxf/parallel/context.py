@@ -11,7 +11,7 @@ So it takes the same kernels as on one rank, with grouped heads, document masks 
 length of the sequence only. That is why neither peer is used. `torch.distributed.tensor.experimental.context_parallel`
 (a ring, or the same gather consumed block by block) refuses masks other than the causal one with fused kernels, patches
 `scaled_dot_product_attention` for the whole process and is called a prototype. DeepSpeed's Ulysses (arXiv 2309.14509)
-cuts the heads: tensor_parallel_size x context_parallel_size has to divide the key/value heads.
+cuts the heads: no more context ranks than each tensor-parallel rank has key/value heads.
 """
 
 from __future__ import annotations

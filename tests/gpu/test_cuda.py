@@ -34,6 +34,20 @@ def test_attention(dtype, window):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_last_queries_of_a_longer_sequence(dtype):
+    """As each rank of a context axis has them: causal, and with gradients."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(2, seq, heads, 16, generator=generator) for seq, heads in ((12, 6), (40, 2), (40, 2))]
+    results = []
+    for device, kind, backend in (("cpu", torch.float64, "reference"), ("cuda", dtype, "sdpa")):
+        leaves = [x.to(device, kind).requires_grad_() for x in inputs]
+        out = attention(*leaves, backend=backend)
+        results.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
+    for exact, got in zip(*results, strict=True):
+        assert distance(got, exact.detach()) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_loss_and_its_gradients(dtype):
     generator = torch.Generator().manual_seed(0)
     hidden, weight = torch.randn(50, 24, generator=generator), torch.randn(61, 24, generator=generator) * 0.1

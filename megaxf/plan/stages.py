@@ -36,13 +36,18 @@ def parts_of_stage(schedule: str, stages: int, stage: int) -> list[int]:
 
 
 def in_flight(schedule: str, stages: int, stage: int, micro_batches: int) -> tuple[int, ...]:
-    """The most micro-batches of which each part of a stage keeps activations at one time.
+    """Of how many micro-batches each part of a stage keeps activations when the stage keeps the most.
 
-    1f1b: one for each stage from this one on. dualpipev: a stage is full with 2 stages + 1 in its two parts together.
+    1f1b: one for each stage from this one on. interleaved: those that enter in groups of `stages`, part by part, before
+    the first backward pass ends. dualpipev: 2 stages + 1 in both parts together.
     """
     if schedule == "dualpipev":
         return 2 * stages - stage, stage + 1
-    return (1 if stages == 1 else min(micro_batches, stages - stage),)
+    if schedule == "interleaved":
+        entered = min(3 * stages - 2 * stage - 1, 2 * micro_batches)
+        second = min(max(entered - stages, 0), stages)
+        return entered - second, second
+    return (min(micro_batches, stages - stage),)
 
 
 def split_layers(run: Any) -> list[list[Part]]:

@@ -1,0 +1,1 @@
+"""An itemised ledger of the memory that one rank needs. Needs no torch."""

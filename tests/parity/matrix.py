@@ -17,8 +17,17 @@ MODEL = {"hidden_size": 36, "intermediate_size": 44, "num_attention_heads": 8, "
 MODELS = {
     "untied": {},
     "four layers": {"num_hidden_layers": 4},
+    "five layers": {"num_hidden_layers": 5},
+    "five layers, tied": {"num_hidden_layers": 5, "tie_word_embeddings": True},
     "tied": {"tie_word_embeddings": True},
+    "large": {"initializer_range": 0.15},
     "one kv head": {"num_key_value_heads": 1, "qk_norm": True, "attention_bias": True},
+    "one kv head, five layers": {
+        "num_key_value_heads": 1,
+        "qk_norm": True,
+        "attention_bias": True,
+        "num_hidden_layers": 5,
+    },
 }
 
 
@@ -28,11 +37,13 @@ def matrix_run(model: str = "untied", **sections: dict[str, Any]) -> Any:
     return tiny_run(MODEL | MODELS[model], train=train, optimizer={"eps": 1e-6}, **sections)
 
 
-def curve(model: str = "untied", **sections: dict[str, Any]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """(loss, z-loss, norm and tokens of each step and the loss on another batch at the end [21, 4], final weights)."""
+def curve(
+    model: str = "untied", steps: int = STEPS, **sections: dict[str, Any]
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Numbers [steps + 1, 4]: loss, z-loss, norm, tokens of each step, then those of an evaluation; final weights."""
     run = matrix_run(model, **sections)
     engine = tiny_engine(run)
-    results = [list(result)[:4] for result in train_steps(engine, run, range(STEPS))]
+    results = [list(result)[:4] for result in train_steps(engine, run, range(steps))]
     weights = {name: tensors["master"] for name, tensors in read_all(engine).items()}
     return torch.tensor([*results, evaluation(engine, run)], dtype=torch.float64), weights
 

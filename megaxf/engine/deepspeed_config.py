@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from megaxf.config import Run
+from megaxf.engine.offload import offload_config
 from megaxf.parallel.apply import Placed
 
 BUCKET = 2**26
@@ -22,6 +23,7 @@ def deepspeed_config(run: Run[Any], placed: Placed, device: torch.device) -> dic
         "stage": run.engine.zero_stage,
         "reduce_bucket_size": bucket,
         "allgather_bucket_size": bucket,
+        **offload_config(run, placed, device),
     }
     if run.engine.zero_stage == 3:
         # A layer is fetched in one message: to keep its small parameters everywhere would save none.
@@ -33,6 +35,7 @@ def deepspeed_config(run: Run[Any], placed: Placed, device: torch.device) -> dic
         "communication_data_type": "fp32",
         "data_types": {"grad_accum_dtype": "fp32"},
         "zero_optimization": zero,
+        "zero_force_ds_cpu_optimizer": False,
     }
     if train.precision == "bf16":
         # Each weight's gradient goes into the fp32 sum as soon as it is there, and its bf16 form is freed.

@@ -26,6 +26,7 @@ from megaxf.engine.deepspeed_start import Partition, import_deepspeed
 from megaxf.engine.loss_scale import LossScale
 from megaxf.engine.mpu import ModelParallelUnit
 from megaxf.engine.objective import Objective, Sums, evaluation_mode
+from megaxf.engine.offload import check_nvme
 from megaxf.engine.optimizer import CountsUpdates, build_adamw, fresh_state, set_learning_rate
 from megaxf.engine.protocol import MOMENTS, StepResult
 from megaxf.engine.state import gather_state, take_state
@@ -40,6 +41,7 @@ class ZeroEngine(CountsUpdates):
         self._placed, self._axis, self._device = placed, placed.mesh.replicas, device
         self._stage = run.engine.zero_stage
         self._loss_scale = LossScale() if run.train.precision == "fp16" else None
+        check_nvme(run, placed)
         config = deepspeed_config(run, placed, device)
         unit = ModelParallelUnit(placed.mesh)
         self._objective = Objective(placed, run.train.z_loss)
@@ -124,21 +126,21 @@ class ZeroEngine(CountsUpdates):
         weight, own = self._weights[name], take_state(self._placed, name, tensors)
         master = own["master"]
         values = [own[key] if key in own else torch.zeros_like(master) for key in MOMENTS]
-        if self._stage == 3:
-            # The setters of whole tensors fail where the ranks' shares are padded: this rank's own share instead.
-            access.safe_set_local_fp32_param(weight, self._share(weight, master))
-            for key, value in zip(MOMENTS, values, strict=True):
-                access.safe_set_local_optimizer_state(weight, self._share(weight, value), key)
-        else:
-            access.safe_set_full_fp32_param(weight, master.to(self._device))
-            for key, value in zip(MOMENTS, values, strict=True):
-                access.safe_set_full_optimizer_state(weight, value.to(self._device), key)
         with self._whole([weight], writing=True), torch.no_grad():
+            if self._stage == 3:
+                # The setters of whole tensors fail where the ranks' shares are padded: this rank's own share instead.
+                access.safe_set_local_fp32_param(weight, self._share(weight, master))
+                for key, value in zip(MOMENTS, values, strict=True):
+                    access.safe_set_local_optimizer_state(weight, self._share(weight, value), key)
+            else:
+                access.safe_set_full_fp32_param(weight, master.to(self._device))
+                for key, value in zip(MOMENTS, values, strict=True):
+                    access.safe_set_full_optimizer_state(weight, value.to(self._device), key)
             weight.copy_(master)
 
     def _share(self, weight: Any, value: torch.Tensor) -> torch.Tensor:
         """What this rank holds of a whole tensor at stage 3: equal pieces of the flat tensor, the last one padded."""
-        size = weight.ds_tensor.numel()
+        size = weight.partition_numel()
         flat = torch.nn.functional.pad(value.flatten(), (0, size * self._axis.size - value.numel()))
         return flat[self._axis.rank * size :][:size].to(self._device)
 

@@ -48,7 +48,9 @@ def plain_update(
 ) -> float:
     """The step in torch's fused kernel; see Update."""
     wide = {name: gradients[name].float() for name in masters}
-    length = norm.of({name: torch.linalg.vector_norm(gradient).square() for name, gradient in wide.items()})
+    length = norm.of(
+        {name: torch.linalg.vector_norm(gradient, dtype=torch.float64).square() for name, gradient in wide.items()}
+    )
     if math.isfinite(length):
         factor = clip_factor(length, clip)
         for name, master in masters.items():

@@ -77,3 +77,19 @@ def test_sums_of_bf16_gradients_are_fp32_and_a_single_one_stays_as_it_is():
 @pytest.mark.parametrize(("norm", "largest", "expected"), [(4.0, 0.0, 1.0), (0.5, 1.0, 1.0), (4.0, 1.0, 0.25)])
 def test_clip_factor(norm, largest, expected):
     assert clip_factor(norm, largest) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("update", [plain_update, CompiledUpdate()], ids=["plain", "compiled"])
+def test_the_norm_of_a_large_gradient_is_exact(update):
+    """A running fp32 sum over four million squares is off by 1e-4."""
+    gradient = torch.randn(2**22, generator=torch.Generator().manual_seed(2)).view(2048, 2048)
+    masters = {"a.weight": torch.nn.Parameter(torch.zeros(2048, 2048))}
+    norm = update(
+        build_adamw(masters, Optimizer(learning_rate=0.01)),
+        masters,
+        masters,
+        {"a.weight": gradient},
+        Norm(masters, ALONE),
+        0.0,
+    )
+    assert norm == pytest.approx(float(gradient.double().norm()), rel=1e-6)

@@ -39,7 +39,8 @@ class Group:
         """One step on every rank; returns what rank 0's gave."""
         for end in self._ends:
             end.send(True)
-        return [end.recv() for end in self._ends][0]
+        results = [end.recv() for end in self._ends]
+        return results[0]
 
     def __enter__(self) -> Group:
         return self

@@ -63,6 +63,16 @@ def _sequences_are_cut_evenly(parallel: Any, data: Any) -> Iterator[str]:
         )
 
 
+def _ranks_have_words(parallel: Any, model: Any) -> Iterator[str]:
+    tensor, words = parallel.tensor_parallel_size, model.vocab_size
+    share = -(-words // tensor)
+    if share * (tensor - 1) >= words:
+        yield (
+            f"parallel.tensor_parallel_size = {tensor} leaves ranks without a part of the vocabulary, model.vocab_size = "
+            f"{words} in parts of {share}; use at most {-(-words // share)}, or a larger vocabulary"
+        )
+
+
 def _stages_have_layers(parallel: Any, model: Any) -> Iterator[str]:
     parts, layers = parallel.pipeline_parts(), model.num_hidden_layers
     if parallel.pipeline_parallel_size > 1 and parts > layers:
@@ -232,6 +242,7 @@ LAYOUT_CHECKS: dict[Callable[..., Iterator[str]], tuple[str, ...]] = {
     _matrices_are_cut_evenly: ("parallel", "model"),
     _sequence_parallelism_has_ranks: ("parallel",),
     _sequences_are_cut_evenly: ("parallel", "data"),
+    _ranks_have_words: ("parallel", "model"),
     _stages_have_layers: ("parallel", "model"),
     _layers_are_on_stages: ("parallel", "model"),
     _pipeline_settings_have_stages: ("parallel",),

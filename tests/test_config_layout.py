@@ -12,7 +12,7 @@ from megaxf.config import ConfigError, check_world, load_run, validate
 
 RUNS = sorted((Path(__file__).resolve().parents[1] / "configs" / "runs").glob("*.yaml"))
 MODEL = {
-    "vocab_size": 61,
+    "vocab_size": 1001,
     "hidden_size": 36,
     "intermediate_size": 48,
     "num_hidden_layers": 6,
@@ -175,3 +175,14 @@ def test_every_shipped_run_fits_its_ranks(path):
     """A number at the end of the name is that of the ranks."""
     ranks = path.stem.rpartition("-")[2]
     load_run(path, world_size=int(ranks) if ranks.isdigit() else 1)
+
+
+@pytest.mark.parametrize("words", range(5, 40))
+def test_every_tensor_rank_has_a_part_of_the_vocabulary(words):
+    """Parts of ceil(words / ranks) rows, dealt out in order: the last rank must get one."""
+    model = {"num_attention_heads": 12, "num_key_value_heads": 12, "intermediate_size": 48, "vocab_size": words}
+    for ranks in (2, 3, 4, 6, 12):
+        part = -(-words // ranks)
+        dealt = [max(0, min(part, words - rank * part)) for rank in range(ranks)]
+        refused = bool(problems(model=model, parallel={"tensor_parallel_size": ranks}))
+        assert refused == (dealt[-1] == 0), (words, ranks)

@@ -72,7 +72,9 @@ class Engine(Protocol):
         ...
 
     def model_for_inference(self) -> AbstractContextManager[torch.nn.Module]:
-        """The model with whole weights to read, in evaluation mode, while the context lasts; collective.
+        """The model to read, in evaluation mode, while the context lasts; collective.
+
+        Its weights are whole, but with tensor parallelism a rank's share: whole tensors come from `read_state`.
 
         To compute a loss call `evaluate`: with ZeRO 3 a forward pass gives the weights back, layer by layer.
         """

@@ -68,8 +68,8 @@ def _ranks_have_words(parallel: Any, model: Any) -> Iterator[str]:
     share = -(-words // tensor)
     if share * (tensor - 1) >= words:
         yield (
-            f"parallel.tensor_parallel_size = {tensor} leaves ranks without a part of the vocabulary, model.vocab_size = "
-            f"{words} in parts of {share}; use at most {-(-words // share)}, or a larger vocabulary"
+            f"parallel.tensor_parallel_size = {tensor} leaves ranks without a part of the vocabulary, "
+            f"model.vocab_size = {words} in parts of {share}; use at most {-(-words // share)}, or a larger vocabulary"
         )
 
 

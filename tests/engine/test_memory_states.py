@@ -13,8 +13,8 @@ from tests.distributed.live import Live
 from tests.distributed.tiny import global_batch, own_rows, tiny_engine, tiny_mesh, tiny_run
 
 SEQUENCE = 16
-SCALARS = 128
-"""Bytes of sums, norms and scales, which no row is about."""
+SCALARS = 256
+"""Bytes of sums, norms of gradients and scales, which no row is about; less than the smallest weight's."""
 
 
 def held_at_the_update(settings, model):
@@ -77,3 +77,19 @@ def test_states_with_copied_key_heads_and_a_tied_table(ranks2, stage):
     model = EVEN | {"num_key_value_heads": 1, "tie_word_embeddings": True, "qk_norm": True, "attention_bias": True}
     settings = {"train": {"precision": "bf16"}, "engine": {"zero_stage": stage}, "parallel": TENSOR}
     check(ranks2(held_at_the_update, settings, model))
+
+
+@pytest.mark.parametrize(
+    ("stage", "settings"),
+    [
+        (1, {"train": {"precision": "fp16"}}),
+        (2, {"train": {"precision": "fp16"}}),
+        (1, {"engine": {"offload_optimizer": "cpu"}}),
+        (2, {"engine": {"offload_optimizer": "cpu"}}),
+        (3, {"engine": {"offload_optimizer": "cpu", "offload_parameters": "cpu"}}),
+    ],
+)
+def test_states_in_fp16_and_offloaded(ranks2, stage, settings):
+    train, engine = settings.get("train", {}), settings.get("engine", {})
+    all_settings = {"train": {"precision": "bf16"} | train, "engine": {"zero_stage": stage} | engine}
+    check(ranks2(held_at_the_update, all_settings, EVEN))

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from megaxf.plan.flops import head_per_sequence, layer_per_sequence
 
-
 SCHEDULES = ("1f1b", "interleaved", "dualpipev")
 """The values of `parallel.pipeline_schedule`."""
 

@@ -1,0 +1,67 @@
+"""`megaxf plan memory`: its numbers, its page, its picture, its faults."""
+
+import json
+
+import pytest
+import yaml
+
+from launch.megaxf import main
+from megaxf.plan.memory.rows import GROUPS, STEP
+
+
+@pytest.fixture
+def run_file(tmp_path):
+    settings = {
+        "run_folder": "unused",
+        "model": "llama3-8b",
+        "data": {"sources": {"text": {"folder": "unused"}}, "sequence_length": 8192},
+        "train": {"steps": 10, "global_batch_size": 64, "micro_batch_size": 1},
+        "optimizer": {"learning_rate": 1e-3},
+        "parallel": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
+    }
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return str(path)
+
+
+def test_numbers_add_up(run_file, capsys):
+    assert main(["plan", "memory", run_file, "--world-size", "8", "--json"]) == 0
+    stages = json.loads(capsys.readouterr().out)
+    assert [stage["stage"] for stage in stages] == [0, 1]
+    for stage in stages:
+        assert {row["group"] for row in stage["rows"]} <= set(GROUPS)
+        counted = [row for row in stage["rows"] if row["group"] != "allowance"]
+        moments = {m: sum(row["bytes"] for row in counted if m in row["when"]) for m in STEP}
+        assert moments == stage["moments"]
+        assert stage["peak"] == max(moments.values()) == moments[stage["moment"]]
+        assert stage["host"] == stage["nvme"] == 0
+
+
+def test_page_and_picture(run_file, tmp_path, capsys):
+    image = tmp_path / "memory.png"
+    words = [
+        "plan",
+        "memory",
+        run_file,
+        "train.recompute=none",
+        "--world-size",
+        "8",
+        "--memory",
+        "40",
+        "-o",
+        str(image),
+    ]
+    assert main(words) == 0
+    page = capsys.readouterr().out
+    assert "stage 0" in page
+    assert "does not fit by" in page
+    for item in ("gate, silu, up and product", "masters", "in the optimizer's step", "Not counted:"):
+        assert item in page
+    assert image.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_faults(run_file, capsys):
+    assert main(["plan", "memory", run_file, "--world-size", "6"]) == 2
+    assert "does not divide the number of processes, 6" in capsys.readouterr().err
+    assert main(["plan", "memory", run_file, "--world-size", "8", "--memory", "0"]) == 2
+    assert "--memory = 0.0 is no size; use a positive number of GiB" in capsys.readouterr().err

@@ -1,13 +1,12 @@
 """DeepSpeed's ZeRO stages 1 to 3 behind the engine protocol (arXiv 1910.02054).
 
-The only file that imports DeepSpeed, and it does so inside functions: the import takes seconds.
-
 What DeepSpeed does that had to be known:
-- It averages gradients over the data axis, so the loss is multiplied by its size; its own division by the number of
-  micro-batches is switched off.
+- It averages gradients over data and context ranks, so the loss is multiplied by their number; its own division by the
+  number of micro-batches is switched off.
 - A gradient that is not finite makes no update; the norm is reported as infinite. The reference engine does the same.
 - It keeps optimizer state per flat partition of a parameter group and finds a parameter's share of it through a link
   made in the first step, before the state of the second group exists. State and links are made here at the start.
+- Under ZeRO 3 a parameter has one dimension, and on a disk one element: what depends on its shape asks `placed.shapes`.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class ZeroEngine(CountsUpdates):
         if self._stage == 3:
             materialise(placed, run.seed, device, after=Partition(deepspeed, config, unit, run.train.precision))
             for layer in placed.model.layers:
-                # Fetched as one: its modules use each other's weights, and one message is better than ten.
+                # Fetched in one message: its modules use each other's weights.
                 deepspeed.utils.set_z3_leaf_module(layer, True)
             # Read outside of the submodule that owns it, so ZeRO has to be told to fetch it for the loss.
             deepspeed.zero.register_external_parameter(self._objective, placed.model.head_weight())

@@ -1,8 +1,8 @@
 """Causal attention on a CPU where PyTorch's kernel is slow, or lacks it.
 
-Slow: bf16 in compiled models. PyTorch's CPU kernel takes some seven times as long backwards as forwards. Written as products over blocks of queries,
-with the elementwise work fused by the compiler, the backward pass of a sequence of 256 takes about half of that. It
-pays in bf16, compiled, and up to a few blocks; elsewhere the kernel is the better one.
+Slow: bf16 in compiled models. The kernel takes some seven times as long backwards as forwards. Written as products
+over blocks of queries, with the elementwise work fused by the compiler, the backward pass of a sequence of 256 takes
+about half of that. It pays in bf16, compiled, and up to a few blocks; elsewhere the kernel is the better one.
 
 Lacking: queries that are the last of a longer sequence of keys, without a mask in memory.
 """

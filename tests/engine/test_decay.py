@@ -35,7 +35,7 @@ def run_size():
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_decay_alone(ranks2, stage, precision):
     for result, before, after in ranks2(decay_once, stage, precision):
-        assert result == (0.0, 0.0, 0.0, 0)
+        assert result[:4] == (0.0, 0.0, 0.0, 0)
         assert sum(name.endswith("bias") for name in before) == 6
         for name, tensors in before.items():
             weight = tensors["master"]

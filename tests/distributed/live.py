@@ -13,8 +13,10 @@ from torch.utils._pytree import tree_leaves
 class Live(TorchDispatchMode):
     """Inside, counts the storages of tensors that operations make, from their birth to their end."""
 
-    def __init__(self) -> None:
+    def __init__(self, least: int = 0) -> None:
+        """least: bytes of the smallest storage that counts."""
         super().__init__()
+        self._least = least
         self.now = self.peak = 0
         self._sizes: dict[int, int] = {}
 
@@ -28,7 +30,7 @@ class Live(TorchDispatchMode):
     def _see(self, storage: Any, is_view: bool) -> None:
         key = storage._cdata
         if key not in self._sizes:
-            if is_view:  # of a tensor from outside
+            if is_view or storage.nbytes() < self._least:  # a view here is one of a tensor from outside
                 return
             weakref.finalize(storage, self._end, key)
         self._count(storage.nbytes() - self._sizes.get(key, 0))

@@ -13,8 +13,8 @@ from tests.distributed.live import Live
 from tests.distributed.tiny import global_batch, own_rows, tiny_engine, tiny_mesh, tiny_run
 
 SEQUENCE = 16
-SCALARS = 256
-"""Bytes of sums, norms of gradients and scales, which no row is about; less than the smallest weight's."""
+LEAST = 20
+"""Bytes: smaller tensors are counters, sums, norms and scales, which no row is about."""
 
 
 def held_at_the_update(settings, model):
@@ -24,7 +24,7 @@ def held_at_the_update(settings, model):
     own = own._replace(tokens=own.tokens[:, :SEQUENCE], labels=own.labels[:, :SEQUENCE])
     batch = micro_batches(own, run.train.micro_batch_size)
     held = []
-    with Live() as live:
+    with Live(LEAST) as live:
         engine = tiny_engine(run)
         for _ in range(2):
             held.clear()
@@ -51,8 +51,7 @@ EVEN = {"intermediate_size": 46}
 
 def check(per_rank):
     """The ledger is about the rank that has the most."""
-    held, planned = max(held for held, _ in per_rank), per_rank[0][1]
-    assert 0 <= held - planned <= SCALARS
+    assert max(held for held, _ in per_rank) == per_rank[0][1]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)

@@ -23,6 +23,8 @@ from megaxf.plan.parameters import Shape
 
 STATISTIC = 4
 """Bytes of an fp32 number that a norm or the attention keeps of a row."""
+MESSAGES = 3
+"""Hidden states, or their gradients, that DeepSpeed's pipeline holds on their way between stages."""
 
 
 def published_bytes_per_token(shape: Shape, element: int = 2) -> int:
@@ -141,13 +143,14 @@ def _shared_bytes(job: Job) -> int:
 
 
 def _stage_ends(job: Job) -> int:
-    """Hidden states that a pipeline stage keeps of all micro-batches in flight, beside its layers.
-
-    What comes in is kept for its gradient; norms that are recomputed keep it anyway, and in fp32 all do. What goes out
-    is kept until its gradient arrives.
-    """
+    """Hidden states that a pipeline stage keeps beside its layers: what came in and what went out, of all micro-batches
+    in flight, until their gradients are there, and messages on their way."""
     ends = 0
     for part, held in zip(job.parts, job.held, strict=True):
-        copied = job.recompute_of(part.layers[0]) == "none" and job.element == 2
-        ends += held * ((not part.first and copied) + (not part.last))
+        ends += held * ((not part.first) + (not part.last))
+    if any(not part.first for part in job.parts):
+        ends += MESSAGES
+    for before, after, held in zip(job.parts, job.parts[1:], job.held[1:], strict=False):
+        if before.layers.stop == after.layers.start:  # What goes out of the one comes into the other.
+            ends -= held
     return ends

@@ -16,8 +16,6 @@ LIVE = 1_000_000_000
 """Elements of whole weights that stage 3 keeps for their next use (DeepSpeed's max_live_parameters)."""
 PLACES = {"none": "device", "cpu": "host", "nvme": "nvme"}
 """Setting of `engine.offload_optimizer` and `engine.offload_parameters` -> where it puts things."""
-COUNTER = 4
-"""Bytes of AdamW's count of steps, one for each tensor that it updates."""
 
 
 def zero1_rows(job: Job, weights: Sequence[Weight]) -> Iterator[Row]:
@@ -26,7 +24,7 @@ def zero1_rows(job: Job, weights: Sequence[Weight]) -> Iterator[Row]:
         yield from zero12_rows(job, weights)
         return
     groups = [_filled(sum(group), 2 * job.replicas) for group in _decay_groups(weights)]
-    yield from _cut_states(job, sum(groups), 1, len(groups))
+    yield from _cut_states(job, sum(groups), 1)
     yield row("gradients", "gradients", 4, (sum(groups), "parameters"))
     if job.replicas > 1 and groups[0] <= FALLBACK_BUCKET:
         # A larger group is a message by itself, and is sent from where it lies.
@@ -37,7 +35,7 @@ def zero12_rows(job: Job, weights: Sequence[Weight]) -> Iterator[Row]:
     """Stage 2, and what is left of stage 1: DeepSpeedZeroOptimizer."""
     members, r, low = _decay_groups(weights), job.replicas, job.element
     groups = [_filled(sum(group), 2 * r) for group in members]
-    yield from _cut_states(job, sum(groups), 1, len(groups))
+    yield from _cut_states(job, sum(groups), 1)
     bucket, message, sent = _zero_bucket(weights)
     held: Collection[str] = STEP
     staged = low
@@ -72,7 +70,7 @@ def zero3_rows(job: Job, weights: Sequence[Weight]) -> Iterator[Row]:
     r, low, offloaded = job.replicas, job.element, job.offload_optimizer != "none"
     shares = [[-(-elements // r) for elements in group] for group in _decay_groups(weights)]
     share = sum(map(sum, shares))
-    yield from _cut_states(job, share * r, r, len(shares))
+    yield from _cut_states(job, share * r, r)
     place = "host" if offloaded else "device"
     yield row("gradients", "gradient shares", 4, (share * r, "parameters"), over=r, place=place)
     if offloaded:
@@ -93,14 +91,13 @@ def _decay_groups(weights: Sequence[Weight]) -> list[list[int]]:
     return [group for group in groups if group]
 
 
-def _cut_states(job: Job, filled: int, weights_over: int, groups: int) -> Iterator[Row]:
+def _cut_states(job: Job, filled: int, weights_over: int) -> Iterator[Row]:
     """Weights, masters and moments under ZeRO. filled: parameters with what they are filled up by."""
     count = filled, "parameters"
     place = PLACES[job.offload_optimizer]
     yield row("weights", "weights", job.element, count, over=weights_over, place=PLACES[job.offload_parameters])
     yield row("optimizer", "masters", 4, count, over=job.replicas, place=place)
     yield row("optimizer", "moments", 8, count, over=job.replicas, place=place)
-    yield row("optimizer", "counters", COUNTER, (groups, "groups"))
 
 
 def _reached(members: Sequence[Sequence[int]], groups: Sequence[int], replicas: int) -> int:

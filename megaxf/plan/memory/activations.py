@@ -9,7 +9,9 @@ Ours differs, term by term:
     none        + 8 h + 8: our norms keep their input in fp32 (4 h, not 2 h), the quotient (2 h) and 1 / rms (4)
     selective   - 4 f: of SwiGLU only gate and up are kept; norms keep their input and output, as the fused ones
     full        2 h: the layer's input alone
-The rest of the table is in the functions below.
+    compiled    + 8 - 2 f (none): torch.compile keeps of a norm what a fused one does, and makes silu again;
+                - 4 h - 4 f (selective): and the norms' outputs
+The functions below have the rest.
 """
 
 from __future__ import annotations
@@ -59,14 +61,19 @@ def layer_terms(job: Job, recompute: str) -> dict[str, int]:
     stream = job.shared_tokens * shape.hidden_size
     if recompute == "full":
         return {"layer input": e * stream}
-    terms = {"norm outputs": 2 * e * stream, **_attention_terms(job)}
+    terms = _attention_terms(job)
     width = job.tokens * shape.intermediate_size // job.tensor_parallel_size
     if recompute == "selective":
         terms["norm inputs"] = 2 * e * stream
         terms["gate and up"] = 2 * e * width
+    elif job.compile:
+        terms["norm inputs, 1 / rms"] = 2 * (e * stream + STATISTIC * job.shared_tokens)
+        terms["gate, up and product"] = 3 * e * width
     else:
         terms["norm inputs in fp32, quotients"] = 2 * norm_bytes(job)
         terms["gate, silu, up and product"] = 4 * e * width
+    if recompute == "none" or not job.compile:
+        terms["norm outputs"] = 2 * e * stream
     if job.dropout:
         terms["dropout masks"] = 2 * stream
     return terms
@@ -84,7 +91,9 @@ def _attention_terms(job: Job) -> dict[str, int]:
     q, k = (job.tokens * count * shape.head_dim for count in (heads, kv_heads))
     terms = {}
     if shape.qk_norm:
-        terms["norms of q and k"] = (4 + e) * (q + k) + STATISTIC * job.tokens * (heads + kv_heads)
+        terms["norms of q and k"] = (e if job.compile else 4 + e) * (q + k) + STATISTIC * job.tokens * (
+            heads + kv_heads
+        )
     if job.attention_backend == "reference":
         return terms | _reference_attention(job, heads, q)
     # The fused GPU kernels that take a mask do not share keys between heads: k and v are repeated before.

@@ -28,7 +28,7 @@ FRAGMENTATION = 20
 
 NOT_COUNTED = (
     "tensors that live within one kernel or operation only",
-    "activations under torch.compile, which chooses itself what to keep: usually less than without",
+    "what torch.compile does otherwise than torch 2.13 did on one rank: it chooses itself what layers keep",
     "the batch itself and the data loader's queue",
     "what checkpoints copy to the host while they are written",
 )

@@ -110,3 +110,12 @@ def test_masks_and_dropout_are_counted(backend):
     kept = saved_by_layer(model, tokens, torch.bfloat16, document_ids=tokens // 7)
     isolated = job(config, 3, 40, attention_backend=backend, isolate_documents=True)
     assert kept == sum(layer_terms(isolated, "none").values())
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective"])
+def test_a_compiled_layer_keeps_the_counted_bytes(recompute):
+    torch._dynamo.reset()
+    config, model = build(NORMED, recompute)
+    model.layers[0].compile()
+    kept = saved_by_layer(model, torch.arange(2 * 32).view(2, 32) % 50, torch.bfloat16)
+    assert kept == sum(layer_terms(job(config, 2, 32, compile=True), recompute).values())

@@ -4,6 +4,7 @@ Expected is what a count by hand gives: which ranks would get whole heads, rows,
 """
 
 import itertools
+import math
 from pathlib import Path
 
 import pytest
@@ -173,8 +174,12 @@ def test_a_run_is_checked_again_where_the_ranks_are_there():
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 def test_every_shipped_run_fits_its_ranks(path):
     """A number at the end of the name is that of the ranks."""
-    ranks = path.stem.rpartition("-")[2]
-    load_run(path, world_size=int(ranks) if ranks.isdigit() else 1)
+    number = path.stem.rpartition("-")[2]
+    ranks = int(number) if number.isdigit() else 1
+    shipped = load_run(path, world_size=ranks)
+    of_one_model = math.prod(shipped.parallel.degrees().values())
+    rows_at_once = shipped.train.micro_batch_size * (ranks // of_one_model)
+    assert ranks % of_one_model == 0 and shipped.train.global_batch_size % rows_at_once == 0
 
 
 @pytest.mark.parametrize("words", range(5, 40))

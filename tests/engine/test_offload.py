@@ -1,10 +1,9 @@
 """Offloaded state and weights give the numbers that they give in place, and can be read and written."""
 
-from pathlib import Path
+import shutil
 
 import pytest
 import torch
-from torch.utils.cpp_extension import _get_build_directory
 
 from tests.distributed.pool import RemoteError
 from tests.distributed.tiny import read_all, tiny_engine, tiny_run, train_steps, write_all
@@ -25,9 +24,6 @@ TENSOR = {"tensor_parallel_size": 2}
 EVEN = {"intermediate_size": 46}
 LARGE = {"vocab_size": 2048, "hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 8, "head_dim": 32}
 """On two ranks the shares of the largest matrices have the megabyte from which on DeepSpeed writes to a disk."""
-
-is_built = (Path(_get_build_directory("async_io", verbose=False)) / "async_io.so").exists()
-needs_nvme = pytest.mark.skipif(not is_built, reason="DeepSpeed's async_io is not compiled, which takes minutes")
 
 
 def straight_and_resumed(model, engine, parallel, precision="fp32"):
@@ -90,7 +86,20 @@ def test_fp16_with_an_offloaded_optimizer(run_on, expected):
         assert straight == resumed
 
 
-@needs_nvme
+@pytest.fixture(scope="module")
+def async_io():
+    """DeepSpeed's door to the disk, compiled here: takes minutes, once for each virtual environment."""
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    builder = AsyncIOBuilder()
+    if not builder.is_compatible() or not shutil.which("ninja"):
+        pytest.skip("DeepSpeed's async_io needs libaio-dev and ninja to be compiled")
+    builder.load(verbose=False)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("async_io")
 @pytest.mark.parametrize("places", NVME, ids=str)
 def test_nvme(run_on, expected, tmp_path, places):
     engine = {"zero_stage": 3, "nvme_folder": str(tmp_path), **places}

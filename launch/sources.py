@@ -38,7 +38,7 @@ def open_source(path: str | Path) -> Source:
 
 
 def _open_checkpoint(path: Path) -> Source:
-    from data_pipeline.tokenizer import load_tokenizer
+    from data_pipeline.tokenizer.base import load_tokenizer
     from megaxf.checkpoint import read_config, read_extra, read_weights, resolve
 
     checkpoint = resolve(path)

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Convert and say what was written."""
     from time import monotonic
 
-    from data_pipeline.report import megabytes
+    from data_pipeline.format.report import megabytes
     from launch.sources import open_source
 
     source = open_source(arguments.source)
@@ -85,7 +85,7 @@ def _to_megaxf(source: Source, arguments: argparse.Namespace) -> tuple[int, Path
 
     import yaml
 
-    from data_pipeline.tokenizer import load_tokenizer
+    from data_pipeline.tokenizer.base import load_tokenizer
     from megaxf.checkpoint import save_weights
     from megaxf.convert.errors import ConvertError
     from megaxf.convert.folders import new_folder

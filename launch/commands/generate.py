@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Generate and print."""
-    from data_pipeline.tokenizer import load_tokenizer
+    from data_pipeline.tokenizer.base import load_tokenizer
     from launch.sources import open_source
     from megaxf.generate import GenerateError, Sampling, generate
 

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Tells the kind of the folder and prints what it holds."""
     from data_pipeline.errors import DataError
-    from data_pipeline.manifest import is_dataset
+    from data_pipeline.format.manifest import is_dataset
     from megaxf.checkpoint.report import find_all
 
     if is_dataset(arguments.path):
@@ -36,9 +36,9 @@ def _shards(arguments: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from data_pipeline.dataset import check_sizes, verify
-    from data_pipeline.manifest import read_manifest
-    from data_pipeline.report import megabytes, print_manifest, summary
+    from data_pipeline.format.dataset import check_sizes, verify
+    from data_pipeline.format.manifest import read_manifest
+    from data_pipeline.format.report import megabytes, print_manifest, summary
 
     manifest = read_manifest(arguments.path)
     for split in manifest.splits:

@@ -58,9 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from data_pipeline.prepare import PrepareOptions, prepare
-    from data_pipeline.progress import PrepareProgress
-    from data_pipeline.report import print_manifest, summary
+    from data_pipeline.format.report import print_manifest, summary
+    from data_pipeline.prepare.build import PrepareOptions, prepare
+    from data_pipeline.prepare.progress import PrepareProgress
     from data_pipeline.sources.base import ReadOptions
 
     values = vars(arguments)

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.report import megabytes
+from data_pipeline.format.report import megabytes
 from megaxf.checkpoint.errors import CheckpointError
 from megaxf.checkpoint.files import read_manifest
 from megaxf.checkpoint.finding import CHECKPOINTS, NAME, Listed, list_checkpoints

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from data_pipeline.tokenizer import load_tokenizer
-from data_pipeline.tokenizer_export import export_tokenizer
+from data_pipeline.tokenizer.base import load_tokenizer
+from data_pipeline.tokenizer.export import export_tokenizer
 from megaxf.convert import architectures
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.folders import new_folder

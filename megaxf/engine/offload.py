@@ -13,6 +13,7 @@ import torch
 
 from megaxf.config import Run
 from megaxf.config_errors import ConfigError
+from megaxf.engine.operators import load_operator
 from megaxf.parallel.apply import Placed
 
 ALIGNMENT = 256
@@ -50,7 +51,7 @@ def check_nvme(run: Run[Any], placed: Placed) -> None:
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
     try:
-        AsyncIOBuilder().load()
+        load_operator(AsyncIOBuilder())
     except (RuntimeError, ImportError, OSError) as error:
         raise ConfigError(
             "nvme",

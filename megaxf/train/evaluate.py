@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from data_pipeline.evaluation import EvaluationRows
-from data_pipeline.manifest import read_manifest
-from data_pipeline.rows import IGNORE, Batch, join
+from data_pipeline.format.manifest import read_manifest
+from data_pipeline.rows.batch import IGNORE, Batch, join
+from data_pipeline.rows.evaluation import EvaluationRows
 from megaxf.config import Run
 from megaxf.config_errors import ConfigError
 from megaxf.engine import Engine, to_torch

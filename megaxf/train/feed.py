@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from data_pipeline.loader import Batches, check_vocabulary
-from data_pipeline.rows import Batch
+from data_pipeline.loader.batches import Batches, check_vocabulary
+from data_pipeline.rows.batch import Batch
 from megaxf.config import Run
 from megaxf.engine import TorchBatch, micro_batches, to_torch
 from megaxf.parallel.mesh import Mesh

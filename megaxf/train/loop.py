@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import torch
 
-from data_pipeline.evaluation import EvaluationRows
+from data_pipeline.rows.evaluation import EvaluationRows
 from megaxf import checkpoint
 from megaxf.checkpoint.weights import TOKENIZER
 from megaxf.config import Run, check_world, to_yaml

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import read_manifest
+from data_pipeline.format.manifest import read_manifest
 from megaxf.config import Run, check_world
 from megaxf.plan import flops, parameters
 from megaxf.plan.quantities import quantity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from data_pipeline.loader import Batches
+from data_pipeline.loader.batches import Batches
 from megaxf import checkpoint
 from megaxf.checkpoint.weights import CONFIG
 from megaxf.config import Run, to_yaml

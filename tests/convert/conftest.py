@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from data_pipeline.tokenizer_training import train_sentencepiece
+from data_pipeline.tokenizer.training import train_sentencepiece
 from megaxf.models.llama import Config, Model
 
 SETTINGS = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from data_pipeline.dataset import open_dataset
+from data_pipeline.format.dataset import open_dataset
 from launch.megaxf import main
 from tests.train.kit import LENGTH, checkpoints, records, start, tiny_run, weights, write_data
 

@@ -7,9 +7,9 @@ import pytest
 import tokenizers
 import transformers
 
-from data_pipeline.tokenizer import load_tokenizer
-from data_pipeline.tokenizer_export import export_tokenizer
-from data_pipeline.tokenizer_training import train_sentencepiece
+from data_pipeline.tokenizer.base import load_tokenizer
+from data_pipeline.tokenizer.export import export_tokenizer
+from data_pipeline.tokenizer.training import train_sentencepiece
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.huggingface import export
 from tests.convert.conftest import TEXT

@@ -9,10 +9,10 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from data_pipeline.dataset import TokenDataset, open_dataset
-from data_pipeline.manifest import Manifest
-from data_pipeline.prepare import PrepareOptions, prepare
-from data_pipeline.progress import PrepareProgress
+from data_pipeline.format.dataset import TokenDataset, open_dataset
+from data_pipeline.format.manifest import Manifest
+from data_pipeline.prepare.build import PrepareOptions, prepare
+from data_pipeline.prepare.progress import PrepareProgress
 
 EOD = 256
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data_pipeline.blend import Blend
+from data_pipeline.order.blend import Blend
 
 
 def test_an_extreme_weight_draws_its_share():

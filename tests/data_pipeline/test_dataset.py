@@ -11,11 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.dataset import open_dataset, verify
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import LENGTH_DTYPE, Manifest, Shard, Split, read_manifest, token_dtype, write_manifest
-from data_pipeline.rows import document_numbers, row_count
-from data_pipeline.writer import DatasetWriter, write_documents
+from data_pipeline.format.dataset import open_dataset, verify
+from data_pipeline.format.manifest import (
+    LENGTH_DTYPE,
+    Manifest,
+    Shard,
+    Split,
+    read_manifest,
+    token_dtype,
+    write_manifest,
+)
+from data_pipeline.format.writer import DatasetWriter, write_documents
+from data_pipeline.rows.concat import document_numbers, row_count
 from tests.data_pipeline.kit import EOD, files_of
 
 DOCUMENTS = [[65 + i] * (i + 1) for i in range(5)]

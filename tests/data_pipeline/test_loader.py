@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import DataError
-from data_pipeline.loader import Batches, check_vocabulary
-from data_pipeline.rows import IGNORE
-from data_pipeline.writer import write_documents
+from data_pipeline.format.writer import write_documents
+from data_pipeline.loader.batches import Batches, check_vocabulary
+from data_pipeline.rows.batch import IGNORE
 from tests.data_pipeline.kit import EOD
 
 

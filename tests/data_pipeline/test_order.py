@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data_pipeline.order import epoch_keys, permute
+from data_pipeline.order.permutation import epoch_keys, permute
 
 
 def order(rows: int, seed: int = 0, source: str = "web", epoch: int = 0) -> np.ndarray:

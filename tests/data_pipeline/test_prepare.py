@@ -16,12 +16,12 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from data_pipeline.dataset import open_dataset, verify
 from data_pipeline.errors import DataError
-from data_pipeline.loader import Batches
-from data_pipeline.prepare import PrepareOptions, prepare
-from data_pipeline.progress import PrepareProgress
-from data_pipeline.tokenizer import load_tokenizer
+from data_pipeline.format.dataset import open_dataset, verify
+from data_pipeline.loader.batches import Batches
+from data_pipeline.prepare.build import PrepareOptions, prepare
+from data_pipeline.prepare.progress import PrepareProgress
+from data_pipeline.tokenizer.base import load_tokenizer
 from tests.data_pipeline.kit import (
     EOD,
     build,
@@ -228,7 +228,7 @@ def test_a_wrong_request_is_refused_before_work(tmp_path, byte, changes, said):
 
 SLOW = """
 import sys, time
-from data_pipeline import encode
+from data_pipeline.prepare import encode
 from tests.data_pipeline.kit import build
 if __name__ == "__main__":
     build(sys.argv[1], output=sys.argv[2], tokenizer=sys.argv[3], processes=2)

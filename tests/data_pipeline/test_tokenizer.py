@@ -11,8 +11,8 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizer import Tokenizer, load_tokenizer
-from data_pipeline.tokenizer_training import EOD_TOKEN, train_sentencepiece
+from data_pipeline.tokenizer.base import Tokenizer, load_tokenizer
+from data_pipeline.tokenizer.training import EOD_TOKEN, train_sentencepiece
 from tests.data_pipeline.kit import EOD, byte_tokenizer, word_tokenizer
 
 HARD_TEXTS = [

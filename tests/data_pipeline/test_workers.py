@@ -9,7 +9,7 @@ import time
 import pytest
 
 from data_pipeline.errors import DataError
-from data_pipeline.workers import ordered_map
+from data_pipeline.prepare.workers import ordered_map
 
 
 def slow_when_odd(item: int) -> int:

@@ -5,6 +5,7 @@ import shutil
 import pytest
 import torch
 
+from megaxf.engine.operators import load_operator
 from tests.distributed.pool import RemoteError
 from tests.distributed.tiny import read_all, tiny_engine, tiny_run, train_steps, write_all
 
@@ -94,7 +95,7 @@ def async_io():
     builder = AsyncIOBuilder()
     if not builder.is_compatible() or not shutil.which("ninja"):
         pytest.skip("DeepSpeed's async_io needs libaio-dev and ninja to be compiled")
-    builder.load(verbose=False)
+    load_operator(builder)
 
 
 @pytest.mark.long
@@ -121,7 +122,7 @@ def test_shares_that_deepspeed_cannot_read_back_are_refused(run_on, tmp_path):
 def start_without_libaio(folder):
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
-    def fail(self):
+    def fail(self, verbose):
         raise RuntimeError("Unable to JIT load the async_io op")
 
     load, AsyncIOBuilder.load = AsyncIOBuilder.load, fail

@@ -2,9 +2,9 @@
 
 import pytest
 
-from data_pipeline.tokenizer import load_tokenizer
-from data_pipeline.tokenizer_export import export_tokenizer
-from data_pipeline.tokenizer_training import train_sentencepiece
+from data_pipeline.tokenizer.base import load_tokenizer
+from data_pipeline.tokenizer.export import export_tokenizer
+from data_pipeline.tokenizer.training import train_sentencepiece
 from megaxf.generate.streaming import TextStream
 
 TEXT = "def f(x):\n    return x + 1  # ok\n" * 30

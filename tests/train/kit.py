@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from data_pipeline.writer import DatasetWriter
+from data_pipeline.format.writer import DatasetWriter
 from megaxf.checkpoint import read_weights, resolve
 from megaxf.config import Run, validate
 from megaxf.train.console import Report

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from data_pipeline.errors import DataError
-from data_pipeline.loader import Batches
+from data_pipeline.loader.batches import Batches
 from megaxf.engine import create, to_torch
 from megaxf.models.initialize import initialize
 from megaxf.models.llama import Model

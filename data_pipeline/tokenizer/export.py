@@ -19,8 +19,8 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizer import load_tokenizer, write_settings
-from data_pipeline.tokenizer_sentencepiece import SPACE_MARK, SentencePieceTokenizer, parse_model
+from data_pipeline.tokenizer.base import load_tokenizer, write_settings
+from data_pipeline.tokenizer.sentencepiece import SPACE_MARK, SentencePieceTokenizer, parse_model
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Kinds of sentencepiece's pieces."""

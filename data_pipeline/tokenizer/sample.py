@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import xxhash
 
-from data_pipeline.encode import is_sampled, split_of, usable
+from data_pipeline.prepare.encode import is_sampled, split_of, usable
 from data_pipeline.sources.base import BLOCK_BYTES, Part
 
 _READ_FACTOR = 8

@@ -23,7 +23,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import (
+from data_pipeline.format.manifest import (
     LENGTH_DTYPE,
     Manifest,
     Shard,

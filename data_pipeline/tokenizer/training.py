@@ -11,8 +11,8 @@ from typing import Literal
 import sentencepiece
 
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizer import write_settings
-from data_pipeline.tokenizer_sentencepiece import parse_model
+from data_pipeline.tokenizer.base import write_settings
+from data_pipeline.tokenizer.sentencepiece import parse_model
 
 EOD_TOKEN = "<|endoftext|>"
 _FIXED = 2 + 256

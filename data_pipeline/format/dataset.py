@@ -13,7 +13,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import LENGTH_DTYPE, Manifest, Split, read_manifest
+from data_pipeline.format.manifest import LENGTH_DTYPE, Manifest, Split, read_manifest
 
 Int64 = NDArray[np.int64]
 

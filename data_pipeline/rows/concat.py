@@ -6,27 +6,10 @@ share one token and every pair (token, next token) is in exactly one row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import numpy as np
 
-from data_pipeline.dataset import Int64, TokenDataset
-
-IGNORE = -100
-"""The label that does not count."""
-
-
-class Batch(NamedTuple):
-    """Rows of a batch; every array is [rows, sequence_length] int64 and owned by the batch."""
-
-    tokens: Int64
-    labels: Int64
-    """The token after each input token, or -100 where it does not count."""
-    positions: Int64 | None = None
-    """With isolated documents: the position within the document. 0 again where a row begins inside a document."""
-    document_ids: Int64 | None = None
-    """With isolated documents: 0, 1, 2, ... along each row."""
+from data_pipeline.format.dataset import Int64, TokenDataset
+from data_pipeline.rows.batch import IGNORE, Batch
 
 
 def row_count(tokens: int, sequence_length: int) -> int:
@@ -53,17 +36,6 @@ def isolate(tokens: Int64, labels: Int64, ids: Int64) -> Batch:
     begins = np.diff(ids, axis=1, prepend=-1) != 0
     positions = column - np.maximum.accumulate(np.where(begins, column, 0), axis=1)
     return Batch(tokens, labels, positions, ids.copy())
-
-
-def join(batches: Sequence[Batch], order: Int64 | slice = slice(None)) -> Batch:
-    """The rows of all batches, one below the other, then taken in the given order."""
-    tokens = np.concatenate([batch.tokens for batch in batches])[order]
-    labels = np.concatenate([batch.labels for batch in batches])[order]
-    positions = [batch.positions for batch in batches if batch.positions is not None]
-    ids = [batch.document_ids for batch in batches if batch.document_ids is not None]
-    if not positions:
-        return Batch(tokens, labels)
-    return Batch(tokens, labels, np.concatenate(positions)[order], np.concatenate(ids)[order])
 
 
 def document_numbers(dataset: TokenDataset, starts: Int64, length: int) -> Int64:

@@ -11,7 +11,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizer import write_settings
+from data_pipeline.tokenizer.base import write_settings
 
 SPACE_MARK = "▁"
 """U+2581, which sentencepiece uses for a space inside its pieces."""
@@ -23,7 +23,7 @@ def parse_model(model: bytes) -> Any:
 
 
 class SentencePieceTokenizer:
-    """A `.model` file. See `data_pipeline.tokenizer.Tokenizer` for the meaning of the members."""
+    """A `.model` file. See `data_pipeline.tokenizer.base.Tokenizer` for the meaning of the members."""
 
     kind = "sentencepiece"
 

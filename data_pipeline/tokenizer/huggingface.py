@@ -10,7 +10,7 @@ from pathlib import Path
 import tokenizers
 
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizer import write_settings
+from data_pipeline.tokenizer.base import write_settings
 
 # In this order; the names that common model families end documents with.
 EOD_NAMES = (
@@ -27,7 +27,7 @@ BOS_NAMES = ("<|begin_of_text|>", "<s>", "<bos>", "<｜begin▁of▁sentence｜>
 
 
 class HuggingFaceTokenizer:
-    """A tokenizer.json. See `data_pipeline.tokenizer.Tokenizer` for the meaning of the members."""
+    """A tokenizer.json. See `data_pipeline.tokenizer.base.Tokenizer` for the meaning of the members."""
 
     kind = "huggingface"
 

@@ -11,9 +11,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from data_pipeline.manifest import token_dtype
+from data_pipeline.format.manifest import token_dtype
 from data_pipeline.sources.base import Block, Record
-from data_pipeline.tokenizer import Tokenizer, load_tokenizer
+from data_pipeline.tokenizer.base import Tokenizer, load_tokenizer
 
 FORGED = "the text encodes to the end-of-document token"
 

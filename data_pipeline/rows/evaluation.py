@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from data_pipeline.dataset import TokenDataset
-from data_pipeline.rows import IGNORE, Batch, document_numbers, isolate, join, read_rows, row_count
+from data_pipeline.format.dataset import TokenDataset
+from data_pipeline.rows.batch import IGNORE, Batch, join
+from data_pipeline.rows.concat import document_numbers, isolate, read_rows, row_count
 
 
 class EvaluationRows:

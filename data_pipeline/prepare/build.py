@@ -19,17 +19,17 @@ from typing import Literal
 
 import xxhash
 
-from data_pipeline.encode import EncodedBlock, Encoding, encode_block
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import Manifest, Source
-from data_pipeline.progress import PrepareProgress
+from data_pipeline.format.manifest import Manifest, Source
+from data_pipeline.format.writer import DEFAULT_SHARD_TOKENS, DatasetWriter, check_output
+from data_pipeline.prepare.encode import EncodedBlock, Encoding, encode_block
+from data_pipeline.prepare.progress import PrepareProgress
+from data_pipeline.prepare.workers import ordered_map
 from data_pipeline.sources.base import Block, Part, ReadOptions
 from data_pipeline.sources.find import find_parts
-from data_pipeline.tokenizer import Tokenizer, load_tokenizer
-from data_pipeline.tokenizer_sample import sample_documents
-from data_pipeline.tokenizer_training import train_sentencepiece
-from data_pipeline.workers import ordered_map
-from data_pipeline.writer import DEFAULT_SHARD_TOKENS, DatasetWriter, check_output
+from data_pipeline.tokenizer.base import Tokenizer, load_tokenizer
+from data_pipeline.tokenizer.sample import sample_documents
+from data_pipeline.tokenizer.training import train_sentencepiece
 
 DEFAULT_SAMPLE_BYTES = 10_000_000
 _NOTES_A_REASON = 5

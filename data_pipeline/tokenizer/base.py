@@ -58,10 +58,10 @@ def load_tokenizer(path: str | Path, eod_token: str | None = None) -> Tokenizer:
     file = _find(path)
     eod_token = eod_token or _recorded_eod(file.parent)
     if file.suffix == ".json":
-        from data_pipeline.tokenizer_huggingface import HuggingFaceTokenizer
+        from data_pipeline.tokenizer.huggingface import HuggingFaceTokenizer
 
         return HuggingFaceTokenizer(file, eod_token)
-    from data_pipeline.tokenizer_sentencepiece import SentencePieceTokenizer
+    from data_pipeline.tokenizer.sentencepiece import SentencePieceTokenizer
 
     return SentencePieceTokenizer(file, eod_token)
 

@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from data_pipeline.manifest import Manifest
+from data_pipeline.format.manifest import Manifest
 
 
 def summary(folder: str | Path, manifest: Manifest) -> dict[str, Any]:

@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_pipeline.blend import Blend
-from data_pipeline.dataset import Int64, open_dataset
 from data_pipeline.errors import DataError
-from data_pipeline.evaluation import EvaluationRows
-from data_pipeline.order import epoch_keys, permute
-from data_pipeline.rows import Batch, join, read_rows, row_count
+from data_pipeline.format.dataset import Int64, open_dataset
+from data_pipeline.order.blend import Blend
+from data_pipeline.order.permutation import epoch_keys, permute
+from data_pipeline.rows.batch import Batch, join
+from data_pipeline.rows.concat import read_rows, row_count
+from data_pipeline.rows.evaluation import EvaluationRows
 
 
 class Samples(NamedTuple):

@@ -1,0 +1,1 @@
+"""Text to token shards, with any number of processes."""

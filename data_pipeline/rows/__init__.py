@@ -1,0 +1,1 @@
+"""Tokens and documents to rows of a batch."""

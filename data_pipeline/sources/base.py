@@ -1,58 +1,88 @@
-"""What every kind of input offers: parts, which are cut into blocks, which hold records.
+"""What every kind of input offers: units, which are read alone, in any process, and give texts.
 
-A part is a piece of the input that can be read alone (a file, some rows). Its blocks, of about a MiB, are made one
-after another in the main process; the records of a block are read in whichever process encodes them.
+    for unit in find_units(["crawl/*.jsonl.zst"], ReadOptions(), unit_bytes=1 << 26)[0]:
+        for texts in unit.read():
+            ...
+
+A unit is a piece of the input (a range of bytes of a file, some row groups, some small files), the same whoever reads
+it. A record is a line, a row or a whole file; it gives a text, a fault or, where it is a blank line, nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
-BLOCK_BYTES = 1 << 20
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_BYTES = 8 << 20
+"""Input that is handed on at a time: enough for the fast tokenizers, little beside the memory of a process."""
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 NOT_UTF8 = "not valid UTF-8"
 NOT_TEXT = "the text is not a string"
+TOO_SHORT = "fewer than --min-characters"
+TOO_LONG = "more than --max-characters"
+
+Value = TypeVar("Value")
 
 
-class Record(NamedTuple):
-    """A document, or the reason why there is none."""
+class Fault(NamedTuple):
+    """Why a record gives no text."""
 
-    place: str
-    """`path:line`, or `path` for a whole file; lines and rows count from 1."""
-    text: str
-    fault: str = ""
+    record: int
+    """As in `Texts.records`."""
+    reason: str
+    """The same words for the same reason, so that it can be counted."""
+    detail: str = ""
+    """What else is known about this record, for messages."""
 
 
-class Block(Protocol):
-    """Some records; small enough to be sent to another process."""
+class Texts(NamedTuple):
+    """The documents of some neighbouring records of a unit."""
+
+    texts: list[str]
+    records: NDArray[np.int64]
+    """[texts] number of each text's record in its unit, from 0, increasing."""
+    faults: list[Fault]
+    filtered: dict[str, int]
+    """How many records the length filters left out, by reason: these are no faults."""
+    size: int
+    """Bytes of the input that it stands for; those of a unit's texts add up to the unit's size."""
+
+
+class Unit(Protocol):
+    """A piece of the input. Can be pickled; opens its file only in `read`."""
+
+    @property
+    def file(self) -> str:
+        """Path, URL or title, for messages and as the origin of documents."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Where each record is a whole file, the file of each record; else empty, and all records are of `file`."""
 
     @property
     def size(self) -> int:
-        """Bytes of the input that it stands for, in the same measure as `Part.size`."""
-
-    def records(self) -> Iterator[Record]:
-        """The records in order."""
-
-
-class Part(Protocol):
-    """A piece of the input that can be read alone."""
+        """Bytes of input, 0 where nobody knows (streaming from the hub)."""
 
     @property
-    def name(self) -> str:
-        """Its path or title."""
+    def key(self) -> str:
+        """Says which bytes it reads: changes when paths, sizes or limits do."""
 
     @property
-    def size(self) -> int:
-        """Bytes to read, for progress and for taking samples."""
+    def records(self) -> int:
+        """How many records it holds, known once `read` has come to its end. Blank lines count."""
 
-    def blocks(self) -> Iterator[Block]:
-        """The blocks in order; a part that turns out to be damaged ends with a `Fault`."""
+    def read(self) -> Iterator[Texts]:
+        """The texts in order, about 8 MB of input at a time; damage is a `Fault`. Raises DataError on a bad request."""
 
 
 class File(NamedTuple):
-    """A file of the input: where it is, and its size in bytes."""
+    """A file of the input: its path or URL, and its size in bytes."""
 
     path: str
     size: int
@@ -63,42 +93,118 @@ class ReadOptions:
     """What the user may say about the input."""
 
     text_field: str = "text"
+    """Name of a field or column, or a path into nested ones: `message.content.text`."""
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     split: str | None = None
     config: str | None = None
+    streaming: bool = False
+    """Inputs are names on the Hugging Face hub, read over the network without downloading them first."""
+    min_characters: int = 0
+    max_characters: int | None = None
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A block in the place of what could not be read."""
+def place(unit: Unit, first: int, record: int) -> tuple[str, int | None]:
+    """Path and line (or row, from 1) of a record of a unit, for `DataError`; no line where a record is a whole file.
+
+    first: the records of the units before it in the same file.
+    """
+    return (unit.files[record], None) if unit.files else (unit.file, first + record + 1)
+
+
+def filtered(texts: Texts, options: ReadOptions) -> Texts:
+    """Without the texts that are too short or too long. Blank ones are left for others to count."""
+    low, high = options.min_characters, options.max_characters
+    if not low and high is None:
+        return texts
+    lengths = np.fromiter(map(len, texts.texts), np.int64, len(texts.texts))
+    short = (lengths < low) & (lengths > 0)
+    long = lengths > high if high is not None else np.zeros_like(short)
+    keep = np.flatnonzero(~short & ~long)
+    counts = {TOO_SHORT: int(short.sum()), TOO_LONG: int(long.sum())}
+    return Texts(
+        [texts.texts[i] for i in keep],
+        texts.records[keep],
+        texts.faults,
+        {reason: count for reason, count in counts.items() if count},
+        texts.size,
+    )
+
+
+def sort_out(
+    values: Sequence[Value], numbers: Sequence[int] | NDArray[np.int64], read: Callable[[Value], str], size: int
+) -> Texts:
+    """Texts of raw values one by one, where some are faulty: `read` gives the text or raises `Faulty`."""
+    texts: list[str] = []
+    records: list[int] = []
+    faults: list[Fault] = []
+    for value, number in zip(values, numbers, strict=True):
+        try:
+            texts.append(read(value))
+            records.append(int(number))
+        except Faulty as fault:
+            faults.append(Fault(int(number), fault.reason, fault.detail))
+    return Texts(texts, np.asarray(records, np.int64), faults, {}, size)
+
+
+class Faulty(Exception):
+    """A value that is no text, and why."""
+
+    def __init__(self, reason: str, detail: str = ""):
+        super().__init__(reason)
+        self.reason, self.detail = reason, detail
+
+
+def damaged(record: int, reason: str, error: Exception, size: int) -> Texts:
+    """What stands for the rest of a unit that cannot be read on."""
+    return Texts([], np.empty(0, np.int64), [Fault(record, reason, str(error))], {}, size)
+
+
+# The interface of the first version, until `prepare` reads units.
+
+
+class Record(NamedTuple):
+    """A document, or the reason why there is none."""
 
     place: str
-    reason: str
-    size: int = 0
-
-    def records(self) -> Iterator[Record]:
-        """The one fault."""
-        yield Record(self.place, "", self.reason)
+    text: str
+    fault: str = ""
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Values of a column, in the order of the table; `first` counts from 0."""
+class Block(NamedTuple):
+    """Some records."""
 
-    name: str
-    first: int
-    values: list[str | bytes | None]
     size: int
+    found: list[Record]
 
-    def records(self) -> Iterator[Record]:
-        """A record for each row; bytes are taken as UTF-8."""
-        for index, value in enumerate(self.values, start=self.first + 1):
-            place = f"{self.name}:{index}"
-            if isinstance(value, bytes):
-                try:
-                    value = value.decode()
-                except UnicodeDecodeError:
-                    yield Record(place, "", NOT_UTF8)
-                    continue
-            yield Record(place, value) if isinstance(value, str) else Record(place, "", NOT_TEXT)
+    def records(self) -> list[Record]:
+        """The records in order."""
+        return self.found
+
+
+class Part(NamedTuple):
+    """A unit, as blocks of records."""
+
+    unit: Unit
+
+    @property
+    def name(self) -> str:
+        """Its path or title."""
+        return self.unit.file
+
+    @property
+    def size(self) -> int:
+        """Bytes to read."""
+        return self.unit.size
+
+    def blocks(self) -> Iterator[Block]:
+        """The blocks in order."""
+        for texts in self.unit.read():
+            found = [Record(_place(self.unit, f.record), "", f.reason) for f in texts.faults]
+            numbered = zip(texts.records.tolist(), texts.texts, strict=True)
+            yield Block(texts.size, found + [Record(_place(self.unit, n), text) for n, text in numbered])
+
+
+def _place(unit: Unit, number: int) -> str:
+    path, line = place(unit, 0, number)
+    return path if line is None else f"{path}:{line}"

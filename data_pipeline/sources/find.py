@@ -1,12 +1,10 @@
-"""From what the user typed to parts that can be read: folders are searched, kinds are told by file name endings."""
+"""From what the user typed to units: folders are searched, kinds are told by file name endings."""
 
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
-from collections.abc import Iterable, Iterator
-from fnmatch import fnmatch
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -14,61 +12,67 @@ from types import ModuleType
 import data_pipeline.sources
 from data_pipeline.errors import DataError
 from data_pipeline.sources import huggingface, text
-from data_pipeline.sources.base import File, Part, ReadOptions
+from data_pipeline.sources.base import File, Part, ReadOptions, Unit
+from data_pipeline.sources.files import is_pattern, is_url, match_files, search_folder, url_system
 
 
-def find_parts(name: str, options: ReadOptions) -> list[Part]:
-    """The parts of one input, in an order that does not depend on the machine. Raises DataError if there is nothing."""
+def find_units(inputs: Sequence[str], options: ReadOptions, unit_bytes: int) -> list[list[Unit]]:
+    """The units of each input, in an order that does not depend on the machine; those of one file are neighbours.
+
+    An input is a file, a folder, a pattern (`crawl/**/*.jsonl.zst`), a URL of any of these that fsspec knows, a folder
+    made by `save_to_disk`, or the name of a Hugging Face data set. Raises DataError for one that gives nothing.
+    """
+    return [_units(name, options, unit_bytes) for name in inputs]
+
+
+def _units(name: str, options: ReadOptions, unit_bytes: int) -> list[Unit]:
+    if options.streaming:
+        return huggingface.streamed_units(name, options)
+    files = None if huggingface.is_saved(Path(name)) else _files(name, options)
+    if files is None:
+        return huggingface.dataset_units(name, options, unit_bytes)
+    return list(_units_of_files(files, options, unit_bytes))
+
+
+def _files(name: str, options: ReadOptions) -> list[File] | None:
+    """The files of an input; None for what may be a name on the hub."""
     path = Path(name)
-    if path.is_dir() and huggingface.is_saved(path):
-        return huggingface.saved_parts(path, options)
-    if path.is_dir():
-        files = list(_search(path, options))
-        if not files:
-            wanted = f"that match --include {' '.join(options.include)}" if options.include else "with known endings"
-            raise DataError(f"holds no files {wanted}; see --include and --exclude", path)
-        return list(_parts_of_files(files, options))
-    if path.exists():
-        return list(_parts_of_files([File(name, path.stat().st_size)], options))
+    if path.is_file():
+        return [File(name, path.stat().st_size)]
+    if path.is_dir() or (is_url(name) and not is_pattern(name)):
+        return _folder_or_url(name, options)
+    if is_pattern(name):
+        return match_files(name, options) or _nothing(name, options, "matches no files")
     if path.suffix or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise DataError("does not exist", path)
-    return huggingface.hub_parts(name, options)
+        raise DataError("does not exist", name)
+    return None
 
 
-def _parts_of_files(files: list[File], options: ReadOptions) -> Iterator[Part]:
+def _folder_or_url(name: str, options: ReadOptions) -> list[File]:
+    if is_url(name):
+        system, inside = url_system(name)
+        if not system.exists(inside):
+            raise DataError("does not exist", name)
+        if system.isfile(inside):
+            return [File(name, int(system.size(inside)))]
+    endings = tuple(ending for reader in _readers() for ending in reader.ENDINGS)
+    return search_folder(name, options, endings) or _nothing(name, options, "holds no files")
+
+
+def _nothing(name: str, options: ReadOptions, said: str) -> list[File]:
+    wanted = f"that match --include {' '.join(options.include)}" if options.include else "with known endings"
+    raise DataError(f"{said} {wanted}; see --include and --exclude", name)
+
+
+def _units_of_files(files: list[File], options: ReadOptions, unit_bytes: int) -> Iterator[Unit]:
     """Neighbours of one kind together, so that the order of the files is kept."""
     readers = list(_readers())
     for reader, run in groupby(files, key=lambda file: _reader_of(file.path, readers)):
-        yield from reader.parts(list(run), options)
-
-
-def _search(root: Path, options: ReadOptions) -> Iterable[File]:
-    """Files below a folder, sorted by their path; hidden ones, and links to folders, are passed over."""
-    endings = tuple(ending for reader in _readers() for ending in reader.ENDINGS)
-    found = []
-    for folder, subfolders, names in os.walk(root):
-        inside = os.path.relpath(folder, root)
-        subfolders[:] = [
-            name for name in subfolders if not name.startswith(".") and not _matches(name, options.exclude)
-        ]
-        for name in names:
-            relative = name if inside == "." else f"{inside}/{name}"
-            wanted = _either(name, relative, options.include) if options.include else name.lower().endswith(endings)
-            if wanted and not name.startswith(".") and not _either(name, relative, options.exclude):
-                found.append(relative)
-    return (File(str(root / name), (root / name).stat().st_size) for name in sorted(found) if (root / name).is_file())
-
-
-def _either(name: str, relative: str, patterns: tuple[str, ...]) -> bool:
-    return _matches(name, patterns) or _matches(relative, patterns)
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch(name, pattern) for pattern in patterns)
+        yield from reader.units(list(run), options, unit_bytes)
 
 
 def _readers() -> Iterator[ModuleType]:
-    """The modules of this package that read files: those with ENDINGS and parts(files, options)."""
+    """The modules of this package that read files: those with ENDINGS and units(files, options, unit_bytes)."""
     for info in pkgutil.iter_modules(data_pipeline.sources.__path__):
         module = importlib.import_module(f"data_pipeline.sources.{info.name}")
         if hasattr(module, "ENDINGS"):
@@ -79,3 +83,8 @@ def _reader_of(path: str, readers: list[ModuleType]) -> ModuleType:
     """By the longest ending that fits; what nobody knows is text."""
     fits = [(len(ending), reader) for reader in readers for ending in reader.ENDINGS if path.lower().endswith(ending)]
     return max(fits, key=lambda fit: fit[0])[1] if fits else text
+
+
+def find_parts(name: str, options: ReadOptions) -> list[Part]:
+    """The interface of the first version, until `prepare` reads units: whole files."""
+    return [Part(unit) for unit in _units(name, options, 1 << 62)]

@@ -1,62 +1,102 @@
-"""Parquet files: a row is a document, whose text is in one column."""
+"""Parquet files: a row is a document, whose text is in one column. Large files are cut between their row groups."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
-from data_pipeline.errors import DataError
-from data_pipeline.sources.base import BLOCK_BYTES, Block, Fault, File, Part, ReadOptions, Rows
+import numpy as np
+
+from data_pipeline.sources.arrow import column_texts, find_column
+from data_pipeline.sources.base import BLOCK_BYTES, File, ReadOptions, Texts, Unit, damaged
+from data_pipeline.sources.files import open_file
 
 ENDINGS = (".parquet", ".pq")
 
+_MOST_ROWS = 100_000
+_DAMAGED = "the Parquet file is damaged"
 
-@dataclass(frozen=True)
-class ParquetFile:
-    """A part: one file."""
 
-    name: str
+@dataclass
+class ParquetUnit:
+    """Row groups [start, stop) of a file; all of them where `stop` is None."""
+
+    file: str
+    file_size: int
     size: int
-    field: str
+    start: int
+    stop: int | None
+    options: ReadOptions
+    records: int = field(default=0, init=False)
+    files: tuple[str, ...] = field(default=(), init=False)
 
-    def blocks(self) -> Iterator[Block]:
-        """Blocks of rows, of about a MiB of text."""
+    @property
+    def key(self) -> str:
+        """The file, its size and the row groups."""
+        return f"parquet {self.file} {self.file_size} {self.start} {self.stop}"
+
+    def read(self) -> Iterator[Texts]:
+        """See `base.Unit.read`."""
         import pyarrow
         import pyarrow.parquet
 
-        row = done = 0
-        try:
-            with pyarrow.parquet.ParquetFile(self.name) as file:
-                self._check_column(file.schema_arrow)
-                total = max(file.metadata.num_rows, 1)
-                for batch in file.iter_batches(batch_size=self._rows_in_block(file.metadata), columns=[self.field]):
-                    # As bytes: one string that is not UTF-8 must not spoil its neighbours.
-                    values = batch.column(0).cast(pyarrow.large_binary()).to_pylist()
-                    size = self.size * (row + len(values)) // total - done
-                    yield Rows(self.name, row, values, size)
-                    row, done = row + len(values), done + size
-        except (pyarrow.ArrowException, OSError) as error:
-            yield Fault(f"{self.name}:{row + 1}", f"the Parquet file is damaged ({error})", self.size - done)
-
-    def _check_column(self, schema: Any) -> None:
-        import pyarrow.types as types
-
-        if self.field not in schema.names:
-            raise DataError(f"has no column {self.field!r}; --text-field takes one of {schema.names}", self.name)
-        kind = schema.field(self.field).type
-        if not any(test(kind) for test in (types.is_string, types.is_large_string, types.is_binary)):
-            raise DataError(f"column {self.field!r} holds {kind}, not text; see --text-field", self.name)
-
-    def _rows_in_block(self, metadata: Any) -> int:
-        group = metadata.row_group(0) if metadata.num_row_groups else None
-        if group is None or not group.num_rows:
-            return 1000
-        columns = (group.column(index) for index in range(group.num_columns))
-        text_bytes = sum(column.total_uncompressed_size for column in columns if column.path_in_schema == self.field)
-        return max(1, min(10_000, BLOCK_BYTES * group.num_rows // max(text_bytes, 1)))
+        self.records = done = 0
+        with open_file(self.file) as raw:
+            try:
+                file = pyarrow.parquet.ParquetFile(raw)
+                steps = find_column(file.schema_arrow, self.options.text_field, self.file)
+                groups = range(self.start, file.num_row_groups if self.stop is None else self.stop)
+                rows, per_batch = _extent(file.metadata, groups, ".".join(steps))
+                for batch in file.iter_batches(per_batch, row_groups=groups, columns=[".".join(steps)]):
+                    # Shares of the size by rows, such that they add up to it.
+                    size = self.size * (self.records + batch.num_rows) // max(rows, 1) - done
+                    yield column_texts(batch, steps, self.records, size, self.options)
+                    self.records, done = self.records + batch.num_rows, done + size
+            except (pyarrow.ArrowException, OSError) as error:
+                yield damaged(self.records, _DAMAGED, error, self.size - done)
 
 
-def parts(files: list[File], options: ReadOptions) -> Iterator[Part]:
-    """A part for each file."""
-    return (ParquetFile(file.path, file.size, options.text_field) for file in files)
+def units(files: list[File], options: ReadOptions, unit_bytes: int) -> Iterator[Unit]:
+    """A unit for each small file, which is not opened for it; neighbouring row groups of a large one."""
+    for file in files:
+        edges = _edges(file, unit_bytes) if file.size > unit_bytes else []
+        if len(edges) <= 2:
+            yield ParquetUnit(file.path, file.size, file.size, 0, None, options)
+            continue
+        for (start, before), (stop, behind) in pairwise(edges):
+            yield ParquetUnit(file.path, file.size, behind - before, start, stop, options)
+
+
+def _edges(file: File, unit_bytes: int) -> list[tuple[int, int]]:
+    """Where to cut a file: (number of a row group, bytes of the file before it), from the beginning to the end.
+
+    A damaged file has no edges: reading it will say so.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with open_file(file.path) as raw:
+            metadata = pyarrow.parquet.ParquetFile(raw).metadata
+    except (pyarrow.ArrowException, OSError):
+        return []
+    sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
+    ends = np.cumsum(sizes, dtype=np.float64) * file.size / max(sum(sizes), 1)
+    edges = [(0, 0)]
+    for number, end in enumerate(ends, start=1):
+        if end - edges[-1][1] >= unit_bytes or number == len(ends):
+            edges.append((number, int(end)))
+    return [*edges[:-1], (len(ends), file.size)]
+
+
+def _extent(metadata: Any, groups: range, column: str) -> tuple[int, int]:
+    """Rows of some row groups, and how many of them hold about a block of text."""
+    rows = text_bytes = 0
+    for number in groups:
+        group = metadata.row_group(number)
+        rows += group.num_rows
+        leaves = (group.column(index) for index in range(group.num_columns))
+        text_bytes += sum(leaf.total_uncompressed_size for leaf in leaves if leaf.path_in_schema == column)
+    return rows, max(1, min(_MOST_ROWS, BLOCK_BYTES * rows // max(text_bytes, 1)))

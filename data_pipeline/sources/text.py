@@ -1,11 +1,25 @@
-"""Plain text and source code: a file is a document."""
+"""Plain text and source code: a file is a document. Many small files make one unit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from data_pipeline.sources.base import BLOCK_BYTES, NOT_UTF8, Block, File, Part, ReadOptions, Record
+import xxhash
+
+from data_pipeline.sources.base import (
+    BLOCK_BYTES,
+    BYTE_ORDER_MARK,
+    NOT_UTF8,
+    Faulty,
+    File,
+    ReadOptions,
+    Texts,
+    Unit,
+    filtered,
+    sort_out,
+)
+from data_pipeline.sources.files import open_file
 
 # What a folder is searched for unless --include says otherwise.
 # fmt: off
@@ -16,52 +30,75 @@ ENDINGS = (
     ".xml", ".yaml", ".yml", ".toml", ".ini", ".cfg",
 )
 # fmt: on
-_MOST_FILES = 500
 
 
-@dataclass(frozen=True)
-class TextFiles:
-    """Neighbouring files that make a part with one block; they are opened where they are encoded."""
+@dataclass
+class TextUnit:
+    """Neighbouring files; record k is the whole of file k."""
 
-    files: tuple[File, ...]
+    parts: tuple[File, ...]
+    options: ReadOptions
+    records: int = field(default=0, init=False)
 
     @property
-    def name(self) -> str:
+    def file(self) -> str:
         """The first file."""
-        return self.files[0].path
+        return self.parts[0].path
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The file of each record."""
+        return tuple(part.path for part in self.parts)
 
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return sum(file.size for file in self.files)
+        return sum(part.size for part in self.parts)
 
-    def blocks(self) -> Iterator[Block]:
-        """Itself."""
-        yield self
+    @property
+    def key(self) -> str:
+        """The first file, and a digest of all names and sizes."""
+        names = "\0".join(f"{part.path}\0{part.size}" for part in self.parts)
+        return f"text {self.file} {xxhash.xxh3_128_hexdigest(names.encode())}"
 
-    def records(self) -> Iterator[Record]:
-        """A record for each file; line ends stay as they are, a leading byte order mark is no text."""
-        for file in self.files:
-            try:
-                with open(file.path, "rb") as stream:
-                    data = stream.read()
-                yield Record(file.path, data.removeprefix(b"\xef\xbb\xbf").decode())
-            except OSError as error:
-                yield Record(file.path, "", f"cannot be read ({error.strerror})")
-            except UnicodeDecodeError as error:
-                line = data.count(b"\n", 0, error.start) + 1
-                yield Record(f"{file.path}:{line}", "", NOT_UTF8)
+    def read(self) -> Iterator[Texts]:
+        """See `base.Unit.read`."""
+        self.records = 0
+        for group in groups(list(self.parts), BLOCK_BYTES):
+            numbers = range(self.records, self.records + len(group))
+            self.records += len(group)
+            size = sum(part.size for part in group)
+            yield filtered(sort_out([part.path for part in group], numbers, _whole, size), self.options)
 
 
-def parts(files: list[File], options: ReadOptions) -> Iterator[Part]:
-    """Groups of neighbouring files of about a block's size."""
+def units(files: list[File], options: ReadOptions, unit_bytes: int) -> Iterator[Unit]:
+    """Groups of neighbouring files of about `unit_bytes`."""
+    for group in groups(files, unit_bytes):
+        yield TextUnit(tuple(group), options)
+
+
+def groups(files: list[File], size: int) -> Iterator[list[File]]:
+    """Neighbouring files that together have about a size in bytes; a larger one is alone."""
     group: list[File] = []
-    size = 0
+    total = 0
     for file in files:
-        if group and (size + file.size > BLOCK_BYTES or len(group) == _MOST_FILES):
-            yield TextFiles(tuple(group))
-            group, size = [], 0
+        if group and total + file.size > size:
+            yield group
+            group, total = [], 0
         group.append(file)
-        size += file.size
+        total += file.size
     if group:
-        yield TextFiles(tuple(group))
+        yield group
+
+
+def _whole(path: str) -> str:
+    """The text of a file; line ends stay as they are, a leading byte order mark is no text. Raises Faulty."""
+    try:
+        with open_file(path) as stream:
+            data = stream.read().removeprefix(BYTE_ORDER_MARK)
+        return data.decode()
+    except OSError as error:
+        raise Faulty("cannot be read", error.strerror or str(error)) from None
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Faulty(NOT_UTF8, f"line {line}") from None

@@ -6,11 +6,14 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizer.base import write_settings
+from data_pipeline.tokenizer.base import joined, write_settings
 
 # In this order; the names that common model families end documents with.
 EOD_NAMES = (
@@ -49,7 +52,7 @@ class HuggingFaceTokenizer:
         # Ids need not be dense: the largest one decides.
         self.vocab_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
         self.digest = hashlib.sha256(self._json.encode()).hexdigest()
-        self.version = f"tokenizers {tokenizers.__version__}"
+        self.version = self.backend = f"tokenizers {tokenizers.__version__}"
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, with no marks at its edges."""
@@ -58,6 +61,10 @@ class HuggingFaceTokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text."""
         return [one.ids for one in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode_documents(self, texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The ids of all texts and the length of each."""
+        return joined(self.encode_batch(texts), self.vocab_size)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special tokens give nothing."""

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import sentencepiece
+from numpy.typing import NDArray
 from sentencepiece import sentencepiece_model_pb2
 
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizer.base import write_settings
+from data_pipeline.tokenizer.base import joined, write_settings
 
 SPACE_MARK = "▁"
 """U+2581, which sentencepiece uses for a space inside its pieces."""
@@ -39,7 +41,7 @@ class SentencePieceTokenizer:
         self.eod_token: str = self._processor.id_to_piece(self.eod_id)
         self.bos_id = self._processor.bos_id() if self._processor.bos_id() >= 0 else None
         self.digest = hashlib.sha256(self.model_bytes).hexdigest()
-        self.version = f"sentencepiece {sentencepiece.__version__}"
+        self.version = self.backend = f"sentencepiece {sentencepiece.__version__}"
         self._mark = self._mark_ids()
 
     @property
@@ -57,6 +59,14 @@ class SentencePieceTokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text."""
         return [self.encode(text) for text in texts]
+
+    def encode_documents(self, texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The ids of all texts and the length of each."""
+        # One thread: processes are what the work is spread over.
+        found = self._processor.encode(list(texts), num_threads=1)
+        if self._mark:
+            found = [self.encode(text) if SPACE_MARK in text else ids for text, ids in zip(texts, found, strict=True)]
+        return joined(found, self.vocab_size)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; control tokens give nothing."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from data_pipeline.format.dataset import TokenDataset, open_dataset
-from data_pipeline.format.manifest import Manifest
-from data_pipeline.prepare.build import PrepareOptions, prepare
-from data_pipeline.prepare.progress import PrepareProgress
+# The rooms of the pipeline are imported where they are used, so that the tests of one do not need the others.
+if TYPE_CHECKING:
+    from data_pipeline.format.dataset import TokenDataset
+    from data_pipeline.format.manifest import Manifest
 
 EOD = 256
 
@@ -47,6 +48,9 @@ def write_jsonl(path: Path, texts: Iterable[str]) -> str:
 
 def build(*inputs: str, output: Path, tokenizer: Path | None, **options: object) -> Manifest:
     """Prepares without a validation split unless told otherwise."""
+    from data_pipeline.prepare.build import PrepareOptions, prepare
+    from data_pipeline.prepare.progress import PrepareProgress
+
     chosen = {"validation_fraction": 0.0, **options}
     wanted = PrepareOptions(inputs=inputs, output=str(output), tokenizer=tokenizer and str(tokenizer), **chosen)  # type: ignore[arg-type]
     return prepare(wanted, PrepareProgress(quiet=True))
@@ -60,6 +64,8 @@ def texts_of(dataset: TokenDataset) -> list[bytes]:
 
 
 def texts_in(folder: Path, split: str = "train") -> list[bytes]:
+    from data_pipeline.format.dataset import open_dataset
+
     return texts_of(open_dataset(folder, split))
 
 

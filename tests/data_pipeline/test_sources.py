@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -12,16 +15,42 @@ import zstandard
 
 from data_pipeline.errors import DataError
 from data_pipeline.sources import jsonl
-from data_pipeline.sources.base import NOT_TEXT, NOT_UTF8, ReadOptions, Record
-from data_pipeline.sources.find import find_parts
+from data_pipeline.sources.base import NOT_TEXT, NOT_UTF8, ReadOptions, Unit, place
+from data_pipeline.sources.find import find_units
 from tests.data_pipeline.kit import write_jsonl
 
 TEXTS = [f"document {k}\n" + "text " * k for k in range(50)]
 
 
-def read(name: str | Path, **options) -> list[Record]:
-    parts = find_parts(str(name), ReadOptions(**options))
-    return [record for part in parts for block in part.blocks() for record in block.records()]
+class Record(NamedTuple):
+    place: str
+    text: str
+    fault: str = ""
+
+
+def units_of(name: str | Path, unit_bytes: int = 1 << 26, **options) -> list[Unit]:
+    [units] = find_units([str(name)], ReadOptions(**options), unit_bytes)
+    return units
+
+
+def read(name: str | Path, unit_bytes: int = 1 << 26, **options) -> list[Record]:
+    """Every document and fault of an input, in order, with its place counted over the units of its file."""
+    found = []
+    for _, units in groupby(units_of(name, unit_bytes, **options), key=lambda unit: unit.file):
+        first = 0
+        for unit in units:
+            size = 0
+            for texts in unit.read():
+                assert np.all(np.diff(texts.records) > 0)
+                some = [(int(number), text, "") for number, text in zip(texts.records, texts.texts, strict=True)]
+                some += [(fault.record, "", fault.reason) for fault in texts.faults]
+                for number, text, fault in sorted(some):
+                    path, line = place(unit, first, number)
+                    found.append(Record(path if line is None else f"{path}:{line}", text, fault))
+                size += texts.size
+            assert size == unit.size
+            first += unit.records
+    return found
 
 
 def texts(name: str | Path, **options) -> list[str]:
@@ -58,8 +87,6 @@ def test_blocks_are_whole_lines_whatever_their_size(tmp_path, monkeypatch, block
     records = read(path)
     assert [record.text for record in records] == TEXTS
     assert [record.place for record in records] == [f"{path}:{k}" for k in range(1, 51)]
-    [part] = find_parts(path, ReadOptions())
-    assert sum(item.size for item in part.blocks()) == part.size == Path(path).stat().st_size
 
 
 def test_lines_end_at_line_feeds_only(tmp_path):
@@ -193,7 +220,9 @@ def test_folders_are_searched_in_one_order(tree, options, expected):
 def test_a_text_file_that_is_not_utf8_is_named_with_its_line(tree):
     (tree / "b.py").write_bytes(b"fine\nfine\n caf\xe9\n")
     faults = [record for record in read(tree) if record.fault]
-    assert faults == [Record(f"{tree}/b.py:3", "", NOT_UTF8)]
+    assert faults == [Record(f"{tree}/b.py", "", NOT_UTF8)]
+    [(_, _, detail)] = [fault for unit in units_of(tree) for texts in unit.read() for fault in texts.faults]
+    assert detail == "line 3"
 
 
 def test_nothing_to_read_is_an_error(tree):

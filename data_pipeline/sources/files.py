@@ -1,0 +1,102 @@
+"""Files by path or by URL: opening them, and searching folders and patterns in an order that no machine changes."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from data_pipeline.errors import DataError
+from data_pipeline.sources.base import File, ReadOptions
+
+
+def open_file(path: str) -> BinaryIO:
+    """Opens a local file or a URL for reading."""
+    if not is_url(path):
+        return open(path, "rb")
+    system, inside = url_system(path)
+    return cast(BinaryIO, system.open(inside, "rb"))
+
+
+def is_url(name: str) -> bool:
+    """Whether a name is one for fsspec (`s3://...`), not for the local file system."""
+    return "://" in name
+
+
+def url_system(url: str) -> tuple[Any, str]:
+    """The fsspec file system of a URL, and the path in it. Raises DataError where no such store can be reached."""
+    import fsspec
+
+    try:
+        system, inside = fsspec.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise DataError(f"cannot be opened ({error})", url) from None
+    return system, inside
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name that is no file itself stands for several: it holds *, ? or [."""
+    return glob.has_magic(name)
+
+
+def match_files(pattern: str, options: ReadOptions) -> list[File]:
+    """The files that a pattern stands for, sorted; `**` goes through folders, hidden files are passed over."""
+    if is_url(pattern):
+        system, inside = url_system(pattern)
+        found = [
+            File(system.unstrip_protocol(path), int(info["size"]))
+            for path, info in system.glob(inside, detail=True).items()
+            if info["type"] == "file"
+        ]
+    else:
+        found = [
+            File(path, os.path.getsize(path)) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)
+        ]
+    return sorted(file for file in found if _wanted(os.path.basename(file.path), file.path, options, ("",)))
+
+
+def search_folder(name: str, options: ReadOptions, endings: tuple[str, ...]) -> list[File]:
+    """Files below a folder, sorted by their path in it: those with known endings unless --include says otherwise.
+
+    Hidden files and folders, and links to folders, are passed over.
+    """
+    found = _below_url(name, options) if is_url(name) else _below_path(name, options)
+    chosen = (entry for entry in found if _wanted(entry[0].rpartition("/")[2], entry[0], options, endings))
+    return [file for _, file in sorted(chosen)]
+
+
+def _below_path(name: str, options: ReadOptions) -> Iterator[tuple[str, File]]:
+    root = Path(name)
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if not _passed_over(name, options)]
+        for file in names:
+            path = Path(folder, file)
+            if path.is_file():
+                yield path.relative_to(root).as_posix(), File(str(path), path.stat().st_size)
+
+
+def _below_url(name: str, options: ReadOptions) -> Iterator[tuple[str, File]]:
+    system, root = url_system(name)
+    for path, info in system.find(root, detail=True).items():
+        inside = path.removeprefix(root).strip("/")
+        if not any(_passed_over(folder, options) for folder in inside.split("/")[:-1]):
+            yield inside, File(system.unstrip_protocol(path), int(info["size"]))
+
+
+def _passed_over(folder: str, options: ReadOptions) -> bool:
+    return folder.startswith(".") or _matches(folder, options.exclude)
+
+
+def _wanted(name: str, relative: str, options: ReadOptions, endings: tuple[str, ...]) -> bool:
+    if name.startswith(".") or _matches(name, options.exclude) or _matches(relative, options.exclude):
+        return False
+    if options.include:
+        return _matches(name, options.include) or _matches(relative, options.include)
+    return name.lower().endswith(endings)
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)

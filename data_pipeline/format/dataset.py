@@ -9,49 +9,64 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
+import orjson
 from numpy.typing import NDArray
 
 from data_pipeline.errors import DataError
-from data_pipeline.format.manifest import LENGTH_DTYPE, Manifest, Split, read_manifest
+from data_pipeline.format.files import LocalFiles, ShardFiles
+from data_pipeline.format.manifest import LENGTH_DTYPE, ORIGIN_DTYPE, ORIGINS, Manifest, read_manifest
+from data_pipeline.format.recent import Recent
 
 Int64 = NDArray[np.int64]
 
+_MAPS = 8192
+"""Shards mapped at a time: Linux allows a process 65,530 maps in all."""
+
+_ENDS = 1 << 25
+"""Documents whose ends are kept at a time: 256 MiB."""
+
 
 def open_dataset(folder: str | Path, split: str) -> TokenDataset:
-    """One split of a shard folder, after a check that every file is there and has the size the manifest tells.
+    """One split of a shard folder. Reads the manifest and nothing else, however many shards there are.
 
+    Each file is checked against the manifest when it is first read; `check_sizes` looks at all of them before a run.
     Raises DataError that names the file, what was expected and what was found.
     """
     manifest = read_manifest(folder)
+    check_split(folder, split, manifest)
+    return TokenDataset(folder, split, manifest, LocalFiles(folder, split, manifest))
+
+
+def check_split(folder: str | Path, split: str, manifest: Manifest) -> None:
+    """Raises DataError unless the data set has this split."""
     if split not in manifest.splits:
         known = ", ".join(manifest.splits) or "none"
         raise DataError(f"has no {split} split (it has: {known}); see --validation-fraction of megaxf prepare", folder)
-    check_sizes(Path(folder), manifest, split)
-    return TokenDataset(Path(folder), split, manifest)
 
 
 class TokenDataset:
-    """The tokens and documents of one split. Files are mapped when first touched."""
+    """The tokens and documents of one split. A shard is mapped when first touched."""
 
-    def __init__(self, folder: Path, split: str, manifest: Manifest):
+    def __init__(self, folder: str | Path, split: str, manifest: Manifest, files: ShardFiles):
         record = manifest.splits[split]
-        self.folder, self.split, self.manifest = folder, split, manifest
+        self.folder, self.split, self.manifest, self.files = folder, split, manifest, files
         self.tokens = record.tokens
         self.documents = record.documents
         self.shards = record.shards
         self.shard_starts: Int64 = _starts([shard.tokens for shard in record.shards])
         self.document_starts: Int64 = _starts([shard.documents for shard in record.shards])
-        self._maps: list[NDArray[Any] | None] = [None] * len(record.shards)
-        self._ends: list[Int64 | None] = [None] * len(record.shards)
+        self._dtype = np.dtype(manifest.dtype).newbyteorder("<")
+        self._tokens: Recent[NDArray[Any]] = Recent(_MAPS, lambda tokens: 1)
+        self._ends: Recent[Int64] = Recent(_ENDS, len)
+        self._origins: list[str] | None = None
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Tokens [start, stop) as stored (uint16 or uint32), across shards if need be."""
-        first = int(np.searchsorted(self.shard_starts, start, side="right")) - 1
+        first = self._shard_at(start)
         pieces = []
         while start < stop:
             base, end = int(self.shard_starts[first]), int(self.shard_starts[first + 1])
-            pieces.append(self._tokens(first)[start - base : min(stop, end) - base])
+            pieces.append(self.shard_tokens(first)[start - base : min(stop, end) - base])
             start, first = end, first + 1
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
@@ -63,17 +78,15 @@ class TokenDataset:
         for i, (start, shard) in enumerate(zip(starts.tolist(), shards.tolist(), strict=True)):
             if inside[i]:
                 local = start - int(self.shard_starts[shard])
-                rows[i] = self._tokens(shard)[local : local + length]
+                rows[i] = self.shard_tokens(shard)[local : local + length]
             else:
                 rows[i] = self.read(start, start + length)
         return rows
 
     def document_span(self, index: int) -> tuple[int, int]:
         """Where document `index` starts and ends, in tokens of the split; EOD is its last token."""
-        if not 0 <= index < self.documents:
-            raise DataError(f"has documents 0 to {self.documents - 1}, not {index}", self.folder / self.split)
-        shard = int(np.searchsorted(self.document_starts, index, side="right")) - 1
-        ends, local = self._document_ends(shard), index - int(self.document_starts[shard])
+        shard, local = self._place(index)
+        ends = self.document_ends(shard)
         return int(ends[local - 1]) if local else int(self.shard_starts[shard]), int(ends[local])
 
     def document(self, index: int) -> NDArray[Any]:
@@ -82,103 +95,60 @@ class TokenDataset:
 
     def boundaries(self, start: int, stop: int) -> Int64:
         """The offsets strictly between start and stop at which a new document begins."""
-        first = int(np.searchsorted(self.shard_starts, start, side="right")) - 1
         last = int(np.searchsorted(self.shard_starts, stop, side="left")) - 1
         pieces = []
-        for shard in range(first, last + 1):
-            ends = self._document_ends(shard)
+        for shard in range(self._shard_at(start), last + 1):
+            ends = self.document_ends(shard)
             low = np.searchsorted(ends, start, side="right")
             high = np.searchsorted(ends, stop, side="left")
             pieces.append(ends[low:high])
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    def _tokens(self, shard: int) -> NDArray[Any]:
-        mapped = self._maps[shard]
+    def origin(self, index: int) -> tuple[str, int] | None:
+        """The file that a document came from and the number of its line or row there, from 0; None where not known."""
+        shard, local = self._place(index)
+        if self.shards[shard].org_xxh3_128 is None:
+            return None
+        path = self.files.path(shard, "org")
+        record = np.fromfile(path, ORIGIN_DTYPE, count=1, offset=local * ORIGIN_DTYPE.itemsize)[0]
+        if self._origins is None:
+            self._origins = orjson.loads(self.files.common(ORIGINS).read_bytes())
+        if record["file"] >= len(self._origins):
+            raise DataError(f"document {index} is from file {record['file']}, {ORIGINS} has {len(self._origins)}", path)
+        return self._origins[record["file"]], int(record["record"])
+
+    def shard_tokens(self, shard: int) -> NDArray[Any]:
+        """All tokens of a shard, a read-only view of the mapped file."""
+        mapped = self._tokens.get(shard)
         if mapped is None:
-            path = self.folder / self.split / f"{self.shards[shard].name}.bin"
+            path = self.files.path(shard, "bin")
             # A plain array on the map: slicing it is twice as fast as slicing np.memmap.
-            mapped = np.memmap(path, dtype=np.dtype(self.manifest.dtype).newbyteorder("<"), mode="r").view(np.ndarray)
-            self._maps[shard] = mapped
+            mapped = self._tokens.put(shard, np.memmap(path, dtype=self._dtype, mode="r").view(np.ndarray))
         return mapped
 
-    def _document_ends(self, shard: int) -> Int64:
+    def document_ends(self, shard: int) -> Int64:
         """Global offset of the end of each document of a shard, summed when first asked for (8 bytes a document)."""
-        ends = self._ends[shard]
+        ends = self._ends.get(shard)
         if ends is None:
-            path = self.folder / self.split / f"{self.shards[shard].name}.len"
+            path = self.files.path(shard, "len")
             ends = np.cumsum(np.fromfile(path, dtype=LENGTH_DTYPE), dtype=np.int64)
             if int(ends[-1]) != self.shards[shard].tokens:
                 raise DataError(
                     f"adds up to {int(ends[-1])} tokens, the manifest says {self.shards[shard].tokens}", path
                 )
             ends += self.shard_starts[shard]
-            self._ends[shard] = ends
+            self._ends.put(shard, ends)
         return ends
 
+    def _shard_at(self, start: int) -> int:
+        return int(np.searchsorted(self.shard_starts, start, side="right")) - 1
 
-def check_sizes(folder: str | Path, manifest: Manifest, split: str) -> None:
-    """Raises DataError if a file of the split is missing or cut, or if the manifest contradicts itself."""
-    folder = Path(folder)
-    record = manifest.splits[split]
-    itemsize = np.dtype(manifest.dtype).itemsize
-    for unit in ("tokens", "documents"):
-        total = sum(getattr(shard, unit) for shard in record.shards)
-        if total != getattr(record, unit):
-            raise DataError(f"{split} has {getattr(record, unit)} {unit}, its shards {total}", folder / "manifest.json")
-    for shard in record.shards:
-        if shard.bytes != shard.tokens * itemsize:
-            raise DataError(f"{shard.name}: {shard.tokens} tokens in {shard.bytes} bytes", folder / "manifest.json")
-        _check_file(folder / split / f"{shard.name}.bin", shard.bytes)
-        _check_file(folder / split / f"{shard.name}.len", shard.documents * LENGTH_DTYPE.itemsize)
-
-
-def verify(folder: str | Path) -> int:
-    """Reads every shard and compares hashes and lengths with the manifest; returns the bytes read.
-
-    Raises DataError naming the first file that differs.
-    """
-    folder = Path(folder)
-    manifest = read_manifest(folder)
-    checked = 0
-    for name, split in manifest.splits.items():
-        check_sizes(folder, manifest, name)
-        for shard in split.shards:
-            checked += _check_hash(folder / name / f"{shard.name}.bin", shard.bin_xxh3_128)
-            checked += _check_hash(folder / name / f"{shard.name}.len", shard.len_xxh3_128)
-        _check_documents(TokenDataset(folder, name, manifest), split)
-    return checked
-
-
-def _check_documents(dataset: TokenDataset, split: Split) -> None:
-    """Every document must end with EOD, and EOD stand nowhere else."""
-    eod = dataset.manifest.eod_id
-    for index, shard in enumerate(split.shards):
-        tokens, ends = dataset._tokens(index), dataset._document_ends(index) - dataset.shard_starts[index]
-        if not np.array_equal(np.flatnonzero(tokens == eod) + 1, ends):
-            path = dataset.folder / dataset.split / f"{shard.name}.bin"
-            raise DataError("has end-of-document tokens elsewhere than at the ends of its documents", path)
-
-
-def _check_file(path: Path, expected: int) -> None:
-    try:
-        found = path.stat().st_size
-    except FileNotFoundError:
-        raise DataError("is missing, though the manifest lists it; build or copy the data set again", path) from None
-    if found != expected:
-        raise DataError(
-            f"has {found} bytes, the manifest says {expected}; it was cut or changed: build or copy it again", path
-        )
-
-
-def _check_hash(path: Path, expected: str) -> int:
-    digest, size = xxhash.xxh3_128(), 0
-    with open(path, "rb") as file:
-        while block := file.read(1 << 24):
-            digest.update(block)
-            size += len(block)
-    if digest.hexdigest() != expected:
-        raise DataError(f"has hash {digest.hexdigest()}, the manifest says {expected}; its content was changed", path)
-    return size
+    def _place(self, index: int) -> tuple[int, int]:
+        """The shard of a document and its number there."""
+        if not 0 <= index < self.documents:
+            raise DataError(f"has documents 0 to {self.documents - 1}, not {index}", f"{self.folder}/{self.split}")
+        shard = int(np.searchsorted(self.document_starts, index, side="right")) - 1
+        return shard, index - int(self.document_starts[shard])
 
 
 def _starts(counts: list[int]) -> Int64:

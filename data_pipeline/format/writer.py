@@ -1,44 +1,116 @@
-"""Writes a shard folder, whole or not at all.
+"""Writes shards, and whole shard folders in one process.
 
-    with DatasetWriter(folder, vocab_size=257, eod_id=256) as writer:
-        writer.add("train", ids, lengths, text_bytes)
-        writer.finish()
-
-Everything goes to a sibling folder `<name>.building`, which takes the final name in one rename at the end. A build that
-is killed leaves only that sibling; the next build of the same name removes it.
+with DatasetWriter(folder, vocab_size=257, eod_id=256) as writer:
+    writer.add("train", ids, lengths, text_bytes)
+    writer.finish()
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from data_pipeline.errors import DataError
+from data_pipeline.format.folder import Building
+from data_pipeline.format.hashes import Hasher
 from data_pipeline.format.manifest import (
     LENGTH_DTYPE,
+    ORIGIN_DTYPE,
     Manifest,
     Shard,
     Source,
     Split,
-    is_dataset,
     token_dtype,
-    write_manifest,
+    write_origins,
 )
 
 DEFAULT_SHARD_TOKENS = 100_000_000
 
 
+class ShardWriter:
+    """The files of one shard, hashed as they are written; under `*.part` names until `close`."""
+
+    def __init__(self, folder: Path, name: str, dtype: np.dtype[Any]):
+        self.name, self.dtype = name, dtype
+        self.tokens = self.documents = 0
+        self._folder = folder
+        self._files: dict[str, _HashedFile] = {}
+
+    def write(self, ids: NDArray[Any], lengths: NDArray[Any], origins: NDArray[Any] | None = None) -> None:
+        """Appends documents: their ids joined, their lengths in tokens, their origins (ORIGIN_DTYPE) if known."""
+        if self.documents and ("org" in self._files) != (origins is not None):
+            raise DataError("the origin is known of some documents and not of others", self._folder / self.name)
+        self._file("bin").write(ids.astype(self.dtype, copy=False))
+        self._file("len").write(lengths.astype(LENGTH_DTYPE))
+        if origins is not None:
+            self._file("org").write(origins.astype(ORIGIN_DTYPE, copy=False))
+        self.tokens += len(ids)
+        self.documents += len(lengths)
+
+    def close(self) -> Shard:
+        """Puts the files on disk under their names, the .bin last; at least one document must be in it."""
+        hasher = self._file("bin").hasher
+        blocks = self._file("xxh")
+        blocks.write(hasher.result().blocks)
+        written = [ending for ending in ("len", "xxh", "org", "bin") if ending in self._files]
+        hashes = {f"{ending}_xxh3_128": self._files[ending].close() for ending in written}
+        self._files = {}
+        return Shard(
+            name=self.name,
+            tokens=self.tokens,
+            documents=self.documents,
+            bytes=hasher.size,
+            **hashes,
+        )
+
+    def abandon(self) -> None:
+        """Removes what was written since the last `close`."""
+        for file in self._files.values():
+            file.abandon()
+        self._files = {}
+
+    def _file(self, ending: str) -> _HashedFile:
+        if ending not in self._files:
+            self._files[ending] = _HashedFile(self._folder / f"{self.name}.{ending}")
+        return self._files[ending]
+
+
+class _HashedFile:
+    """A file opened for writing that knows the hashes of what went in."""
+
+    def __init__(self, path: Path):
+        self.path, self.part = path, path.with_name(path.name + ".part")
+        self.hasher = Hasher()
+        self._file: IO[bytes] = open(self.part, "wb")  # noqa: SIM115
+
+    def write(self, array: NDArray[Any]) -> None:
+        data = np.ascontiguousarray(array).view(np.uint8).data
+        self._file.write(data)
+        self.hasher.update(data)
+
+    def close(self) -> str:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(self.part, self.path)
+        return self.hasher.result().whole
+
+    def abandon(self) -> None:
+        self._file.close()
+        self.part.unlink(missing_ok=True)
+
+
 class DatasetWriter:
-    """Takes documents in order and cuts them into shards of about `shard_tokens` tokens; no document crosses shards."""
+    """Takes documents in order and cuts them into shards of about `shard_tokens` tokens; no document crosses shards.
+
+    A shard ends before the document that would take it past `shard_tokens`, unless it is empty.
+    """
 
     def __init__(
         self,
@@ -50,30 +122,38 @@ class DatasetWriter:
         shard_tokens: int = DEFAULT_SHARD_TOKENS,
         overwrite: bool = False,
     ):
-        self.folder = Path(os.path.abspath(folder))
-        self.building = self.folder.with_name(self.folder.name + ".building")
         self.vocab_size, self.eod_id, self.bos_id = vocab_size, eod_id, bos_id
         self.dtype = token_dtype(vocab_size)
         self.shard_tokens = shard_tokens
         self.largest_id = 0
-        check_output(self.folder, overwrite)
-        self._lock = _claim(self.building)
+        self._folder = Building(folder, overwrite)
+        self.building = self._folder.path
         self._splits: dict[str, _SplitWriter] = {}
-        self._finished = False
 
-    def add(self, split: str, ids: NDArray[Any], lengths: NDArray[Any], text_bytes: int = 0) -> None:
-        """Appends documents: their ids joined, each ended by EOD, and their lengths in tokens, EOD included."""
+    def add(
+        self,
+        split: str,
+        ids: NDArray[Any],
+        lengths: NDArray[Any],
+        text_bytes: int = 0,
+        origins: NDArray[Any] | None = None,
+    ) -> None:
+        """Appends documents: their ids joined, each ended by EOD, and their lengths in tokens, EOD included.
+
+        `origins` [documents] of ORIGIN_DTYPE, of all documents or of none. Raises DataError on a bad id or length.
+        """
         if int(lengths.sum()) != len(ids):
             raise DataError(f"documents of {int(lengths.sum())} tokens were announced and {len(ids)} given")
         if not len(lengths):
             return
         largest = int(ids.max())
         if largest >= self.vocab_size or int(ids.min()) < 0:
-            raise DataError(f"token id {largest} is outside the vocabulary of {self.vocab_size}")
+            worst = largest if largest >= self.vocab_size else int(ids.min())
+            raise DataError(f"token id {worst} is outside the vocabulary of {self.vocab_size}")
         self.largest_id = max(self.largest_id, largest)
         if split not in self._splits:
             self._splits[split] = _SplitWriter(self.building / split, self.dtype, self.shard_tokens)
-        self._splits[split].add(ids, lengths, text_bytes)
+        self._splits[split].add(ids, lengths, text_bytes, origins)
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Documents and tokens so far, by split."""
@@ -86,10 +166,14 @@ class DatasetWriter:
         tokenizer: Mapping[str, str] | None = None,
         sources: Iterable[Source] = (),
         settings: Mapping[str, Any] | None = None,
+        origins: Sequence[str] | None = None,
     ) -> Manifest:
-        """Closes the shards, writes the manifest and gives the folder its name; replaces an older one wholly."""
+        """Closes the shards, writes the manifest and gives the folder its name; replaces an older one wholly.
+
+        `origins`: the names that the `file` numbers of the documents' origins stand for.
+        """
         manifest = Manifest(
-            name=name or self.folder.name,
+            name=name or self._folder.folder.name,
             dtype=self.dtype.name,
             vocab_size=self.vocab_size,
             eod_id=self.eod_id,
@@ -99,11 +183,9 @@ class DatasetWriter:
             tokenizer=dict(tokenizer or {}),
             sources=tuple(sources),
             settings=dict(settings or {}),
+            origins_xxh3_128=None if origins is None else write_origins(self.building, list(origins)),
         )
-        write_manifest(self.building, manifest)
-        _replace(self.building, self.folder)
-        self._finished = True
-        return manifest
+        return self._folder.finish(manifest)
 
     def __enter__(self) -> DatasetWriter:
         return self
@@ -113,9 +195,7 @@ class DatasetWriter:
     ) -> None:
         for split in self._splits.values():
             split.abandon()
-        if not self._finished:
-            shutil.rmtree(self.building, ignore_errors=True)
-        os.close(self._lock)
+        self._folder.__exit__(kind, error, trace)
 
 
 class _SplitWriter:
@@ -126,9 +206,9 @@ class _SplitWriter:
         self.folder, self.dtype, self.shard_tokens = folder, dtype, shard_tokens
         self.documents = self.tokens = self.longest = self.text_bytes = 0
         self._shards: list[Shard] = []
-        self._open: _ShardWriter | None = None
+        self._open: ShardWriter | None = None
 
-    def add(self, ids: NDArray[Any], lengths: NDArray[Any], text_bytes: int) -> None:
+    def add(self, ids: NDArray[Any], lengths: NDArray[Any], text_bytes: int, origins: NDArray[Any] | None) -> None:
         lengths = lengths.astype(np.int64)
         if int(lengths.max()) > np.iinfo(LENGTH_DTYPE).max or int(lengths.min()) < 1:
             raise DataError(f"a document has {int(lengths.max())} tokens; lengths from 1 to 4,294,967,295 are possible")
@@ -141,7 +221,8 @@ class _SplitWriter:
             fit = int(np.searchsorted(ends, before + self.shard_tokens - shard.tokens, side="right"))
             fit = max(fit, done + 1) if shard.tokens == 0 else fit
             if fit > done:
-                shard.write(ids[before : int(ends[fit - 1])], lengths[done:fit])
+                some = None if origins is None else origins[done:fit]
+                shard.write(ids[before : int(ends[fit - 1])], lengths[done:fit], some)
                 done = fit
             if done < len(lengths):
                 self._end()
@@ -156,10 +237,10 @@ class _SplitWriter:
 
     def abandon(self) -> None:
         if self._open:
-            self._open.close()
+            self._open.abandon()
 
-    def _start(self) -> _ShardWriter:
-        self._open = _ShardWriter(self.folder, f"shard-{len(self._shards):05d}", self.dtype)
+    def _start(self) -> ShardWriter:
+        self._open = ShardWriter(self.folder, shard_name(len(self._shards)), self.dtype)
         return self._open
 
     def _end(self) -> None:
@@ -168,44 +249,9 @@ class _SplitWriter:
             self._open = None
 
 
-class _ShardWriter:
-    """One open pair of files, hashed as they are written."""
-
-    def __init__(self, folder: Path, name: str, dtype: np.dtype[Any]):
-        self.name, self.dtype = name, dtype
-        self.tokens = self.documents = 0
-        self._bin = _HashedFile(folder / f"{name}.bin")
-        self._len = _HashedFile(folder / f"{name}.len")
-
-    def write(self, ids: NDArray[Any], lengths: NDArray[Any]) -> None:
-        self._bin.write(ids.astype(self.dtype, copy=False))
-        self._len.write(lengths.astype(LENGTH_DTYPE))
-        self.tokens += len(ids)
-        self.documents += len(lengths)
-
-    def close(self) -> Shard:
-        hashes = self._bin.close(), self._len.close()
-        return Shard(self.name, self.tokens, self.documents, self.tokens * self.dtype.itemsize, *hashes)
-
-
-class _HashedFile:
-    """A file opened for writing that knows the xxh3_128 of what went in."""
-
-    def __init__(self, path: Path):
-        self._file: IO[bytes] = open(path, "xb")  # noqa: SIM115
-        self._hash = xxhash.xxh3_128()
-
-    def write(self, array: NDArray[Any]) -> None:
-        data = np.ascontiguousarray(array).view(np.uint8).data
-        self._file.write(data)
-        self._hash.update(data)
-
-    def close(self) -> str:
-        if not self._file.closed:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-        return self._hash.hexdigest()
+def shard_name(number: int) -> str:
+    """What the shards of a split are called, in order."""
+    return f"shard-{number:05d}"
 
 
 def write_documents(
@@ -218,37 +264,3 @@ def write_documents(
                 array = np.asarray([*ids, eod_id], dtype=np.int64)
                 writer.add(split, array, np.asarray([len(array)]), text_bytes=0)
         return writer.finish()
-
-
-def check_output(folder: Path, overwrite: bool) -> None:
-    """Raises DataError when building at this place would mix with or destroy something; call it before any work."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    if not is_dataset(folder):
-        raise DataError("exists and is not a data set, so it will not be replaced; choose another --output", folder)
-    if not overwrite:
-        raise DataError("already holds a data set; use --overwrite to replace it, or another --output", folder)
-
-
-def _claim(building: Path) -> int:
-    """Makes the folder to build in and locks it; a left-over of a killed build is removed, a live one is respected."""
-    building.parent.mkdir(parents=True, exist_ok=True)
-    building.mkdir(exist_ok=True)
-    handle = os.open(building, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise DataError("another build is writing here; wait for it or choose another --output", building) from None
-    for child in building.iterdir():
-        shutil.rmtree(child) if child.is_dir() else child.unlink()
-    return handle
-
-
-def _replace(building: Path, folder: Path) -> None:
-    old = folder.with_name(folder.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        os.rename(folder, old)
-    os.rename(building, folder)
-    shutil.rmtree(old, ignore_errors=True)

@@ -20,8 +20,9 @@ from typing import Literal
 import xxhash
 
 from data_pipeline.errors import DataError
+from data_pipeline.format.folder import check_output
 from data_pipeline.format.manifest import Manifest, Source
-from data_pipeline.format.writer import DEFAULT_SHARD_TOKENS, DatasetWriter, check_output
+from data_pipeline.format.writer import DEFAULT_SHARD_TOKENS, DatasetWriter
 from data_pipeline.prepare.encode import EncodedBlock, Encoding, encode_block
 from data_pipeline.prepare.progress import PrepareProgress
 from data_pipeline.prepare.workers import ordered_map

@@ -32,25 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _shards(arguments: argparse.Namespace) -> int:
-    import json
+    from launch.commands.data import inspect, verify
 
-    from rich.console import Console
-
-    from data_pipeline.format.dataset import check_sizes, verify
-    from data_pipeline.format.manifest import read_manifest
-    from data_pipeline.format.report import megabytes, print_manifest, summary
-
-    manifest = read_manifest(arguments.path)
-    for split in manifest.splits:
-        check_sizes(arguments.path, manifest, split)
-    checked = verify(arguments.path) if arguments.verify else None
-    if arguments.json:
-        print(json.dumps({**summary(arguments.path, manifest), "verified_bytes": checked}, indent=1))
-        return 0
-    print_manifest(arguments.path, manifest, Console())
-    state = "sizes agree with the manifest; --verify reads and checks every byte"
-    Console().print(state if checked is None else f"verified: {megabytes(checked)}, every hash agrees", style="green")
-    return 0
+    return (verify if arguments.verify else inspect).run(arguments)
 
 
 def _checkpoints(checkpoints: list[Listed], arguments: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from data_pipeline.format.files import check_sizes
 from data_pipeline.loader.batches import Batches, check_vocabulary
 from data_pipeline.rows.batch import Batch
 from megaxf.config import Run
@@ -23,6 +24,8 @@ def open_batches(run: Run, split: str, names: list[str] | None = None) -> Batche
         folders(sources), split, run.data.sequence_length, run.seed, isolate_documents=run.data.isolate_documents
     )
     check_vocabulary(batches, run.model.vocab_size)
+    for dataset in batches.datasets:
+        check_sizes(dataset.folder, dataset.manifest, split)
     return batches
 
 

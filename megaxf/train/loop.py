@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -190,7 +191,7 @@ class Trainer:
             {"samples": samples, "tokens": tokens, "fingerprint": self.feed.batches.fingerprint},
             self.mesh,
             config=to_yaml(self.run),
-            tokenizer=self.feed.batches.datasets[0].folder / TOKENIZER,
+            tokenizer=Path(self.feed.batches.datasets[0].folder) / TOKENIZER,
             keep_last=self.run.checkpoint.keep_last,
         )
         self.saved_step = step

@@ -84,6 +84,6 @@ def test_inspect_shows_and_verifies(request_line, capsys, tmp_path):
     shard.write_bytes(b"\x07" + shard.read_bytes()[1:])
     assert main(["inspect", folder]) == 0
     assert main(["inspect", folder, "--verify"]) == 2
-    assert f"{shard}: has hash" in capsys.readouterr().err
+    assert f"{shard}: MiB 0 (bytes 0 to" in capsys.readouterr().err
     assert main(["inspect", str(tmp_path)]) == 2
     assert "is neither a shard folder" in capsys.readouterr().err

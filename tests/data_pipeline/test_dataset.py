@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import DataError
-from data_pipeline.format.dataset import open_dataset, verify
+from data_pipeline.format.dataset import open_dataset
+from data_pipeline.format.files import check_sizes
 from data_pipeline.format.manifest import (
     LENGTH_DTYPE,
     Manifest,
@@ -22,6 +23,7 @@ from data_pipeline.format.manifest import (
     token_dtype,
     write_manifest,
 )
+from data_pipeline.format.verify import verify
 from data_pipeline.format.writer import DatasetWriter, write_documents
 from data_pipeline.rows.concat import document_numbers, row_count
 from tests.data_pipeline.kit import EOD, files_of
@@ -106,7 +108,7 @@ def sparse_set(folder: Path, lengths: list[int], shards: int) -> None:
         tokens = int(part.sum())
         with open(f"{stem}.bin", "wb") as file:
             file.truncate(tokens * 2)
-        records.append(Shard(stem.name, tokens, len(part), tokens * 2, "", ""))
+        records.append(Shard(stem.name, tokens, len(part), tokens * 2, "", "", ""))
     split = Split(sum(lengths), len(lengths), max(lengths), 0, tuple(records))
     write_manifest(folder, Manifest("sparse", "uint16", 257, EOD, None, 0, {"train": split}))
 
@@ -169,7 +171,7 @@ def test_damage_is_named_at_the_start(tmp_path, damage, said):
     write(tmp_path / "set")
     damage(tmp_path / "set")
     with pytest.raises(DataError, match=said):
-        open_dataset(tmp_path / "set", "train")
+        check_sizes(tmp_path / "set", read_manifest(tmp_path / "set"), "train")
 
 
 def test_what_is_no_data_set_is_named(tmp_path):
@@ -184,16 +186,17 @@ def test_what_is_no_data_set_is_named(tmp_path):
 
 def test_verify_finds_a_flipped_byte_and_swapped_shards(tmp_path):
     folder = tmp_path / "set"
-    write(folder, [[1, 2, 3], [4, 5, 6]], shard_tokens=4)
-    assert verify(folder) == 2 * (4 * 2 + 4) + (3 * 2 + 4)
+    documents = {"train": [[1, 2, 3], [4, 5, 6]]}
+    write_documents(folder, documents, vocab_size=257, eod_id=EOD, shard_tokens=4)
+    assert verify(folder) == 2 * (4 * 2 + 4 + 8)
     first, second = (folder / f"train/shard-0000{k}.bin" for k in (0, 1))
     kept = first.read_bytes()
     first.write_bytes(kept[:2] + b"\x07" + kept[3:])
-    with pytest.raises(DataError, match=re.escape(f"{first}: has hash")):
+    with pytest.raises(DataError, match=re.escape(f"{first}: MiB 0 (bytes 0 to 7) has hash")):
         verify(folder)
     first.write_bytes(second.read_bytes())
     second.write_bytes(kept)
-    with pytest.raises(DataError, match=re.escape(f"{first}: has hash")):
+    with pytest.raises(DataError, match=re.escape(f"{first}: has the content of shard-00001.bin")):
         verify(folder)
 
 

@@ -17,7 +17,8 @@ import pytest
 import zstandard
 
 from data_pipeline.errors import DataError
-from data_pipeline.format.dataset import open_dataset, verify
+from data_pipeline.format.dataset import open_dataset
+from data_pipeline.format.verify import verify
 from data_pipeline.loader.batches import Batches
 from data_pipeline.prepare.build import PrepareOptions, prepare
 from data_pipeline.prepare.progress import PrepareProgress

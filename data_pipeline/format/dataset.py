@@ -5,6 +5,7 @@ Offsets are global, 64-bit, and count tokens from the start of the split; shards
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ import orjson
 from numpy.typing import NDArray
 
 from data_pipeline.errors import DataError
-from data_pipeline.format.files import LocalFiles, ShardFiles
-from data_pipeline.format.manifest import LENGTH_DTYPE, ORIGIN_DTYPE, ORIGINS, Manifest, read_manifest
+from data_pipeline.format.files import LocalFiles, Quarantined, ShardFiles, check_sizes
+from data_pipeline.format.manifest import LENGTH_DTYPE, ORIGIN_DTYPE, ORIGINS, UNKNOWN_FILE, Manifest, read_manifest
 from data_pipeline.format.recent import Recent
+from data_pipeline.stream.cache import CachedFiles, open_store
+from data_pipeline.stream.options import CacheOptions
+from data_pipeline.stream.store import is_url
 
 Int64 = NDArray[np.int64]
 
@@ -26,12 +30,19 @@ _ENDS = 1 << 25
 """Documents whose ends are kept at a time: 256 MiB."""
 
 
-def open_dataset(folder: str | Path, split: str) -> TokenDataset:
-    """One split of a shard folder. Reads the manifest and nothing else, however many shards there are.
+def open_dataset(folder: str | Path, split: str, cache: CacheOptions | None = None) -> TokenDataset:
+    """One split of a shard folder, or with `cache` of one in a store (`s3://bucket/folder`, any URL of fsspec).
 
+    Reads the manifest and nothing else, however many shards there are.
     Each file is checked against the manifest when it is first read; `check_sizes` looks at all of them before a run.
     Raises DataError that names the file, what was expected and what was found.
     """
+    if is_url(folder):
+        if cache is None:
+            raise DataError("is in a store, and is read through a cache on this machine; name a cache folder", folder)
+        store, manifest = open_store(str(folder), cache)
+        check_split(folder, split, manifest)
+        return TokenDataset(store.url, split, manifest, CachedFiles(store, manifest, split, cache))
     manifest = read_manifest(folder)
     check_split(folder, split, manifest)
     return TokenDataset(folder, split, manifest, LocalFiles(folder, split, manifest))
@@ -111,20 +122,48 @@ class TokenDataset:
             return None
         path = self.files.path(shard, "org")
         record = np.fromfile(path, ORIGIN_DTYPE, count=1, offset=local * ORIGIN_DTYPE.itemsize)[0]
+        if record["file"] == UNKNOWN_FILE:
+            return None
+        names = self.origin_names()
+        if record["file"] >= len(names):
+            raise DataError(f"document {index} is from file {record['file']}, {ORIGINS} has {len(names)}", path)
+        return names[record["file"]], int(record["record"])
+
+    def origin_names(self) -> list[str]:
+        """The files that documents came from, in the order of their numbers; none where origins are not known."""
         if self._origins is None:
-            self._origins = orjson.loads(self.files.common(ORIGINS).read_bytes())
-        if record["file"] >= len(self._origins):
-            raise DataError(f"document {index} is from file {record['file']}, {ORIGINS} has {len(self._origins)}", path)
-        return self._origins[record["file"]], int(record["record"])
+            known = self.manifest.origins_xxh3_128 is not None
+            self._origins = list(orjson.loads(self.files.common(ORIGINS).read_bytes())) if known else []
+        return self._origins
 
     def shard_tokens(self, shard: int) -> NDArray[Any]:
-        """All tokens of a shard, a read-only view of the mapped file."""
+        """All tokens of a shard, a read-only view of the mapped file; of a shard that is out, EOD again and again."""
         mapped = self._tokens.get(shard)
         if mapped is None:
-            path = self.files.path(shard, "bin")
-            # A plain array on the map: slicing it is twice as fast as slicing np.memmap.
-            mapped = self._tokens.put(shard, np.memmap(path, dtype=self._dtype, mode="r").view(np.ndarray))
+            mapped = self._tokens.put(shard, self._map(shard))
         return mapped
+
+    def need(self, shards: Sequence[int], now: int = 1) -> None:
+        """Says which shards are read next, in this order, the first `now` of them together for one batch.
+
+        Lets go of maps of others where files come from a store: a dropped file keeps its disk space while it is mapped.
+        """
+        for shard in self.files.need(shards, now):
+            self._tokens.drop(shard)
+
+    def check_sizes(self) -> None:
+        """Raises DataError that names the files of the split that are missing or cut."""
+        found = self.files.sizes()
+        if found is not None:
+            check_sizes(self.folder, self.manifest, self.split, found)
+
+    def _map(self, shard: int) -> NDArray[Any]:
+        try:
+            path = self.files.path(shard, "bin")
+        except Quarantined:
+            return np.broadcast_to(self._dtype.type(self.manifest.eod_id), self.shards[shard].tokens)
+        # A plain array on the map: slicing it is twice as fast as slicing np.memmap.
+        return np.memmap(path, dtype=self._dtype, mode="r").view(np.ndarray)
 
     def document_ends(self, shard: int) -> Int64:
         """Global offset of the end of each document of a shard, summed when first asked for (8 bytes a document)."""

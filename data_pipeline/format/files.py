@@ -26,14 +26,24 @@ class ShardFiles(Protocol):
     def path(self, shard_number: int, ending: str) -> Path:
         """A local file, present and of the size the manifest tells; ending: bin, len, xxh, org, or pack-2048.
 
-        Raises DataError.
+        Raises DataError, and Quarantined when the run goes without the tokens of the shard.
         """
 
-    def need(self, shards: Sequence[int]) -> None:
-        """A hint: these shards are needed next, in this order."""
+    def need(self, shards: Sequence[int], now: int = 1) -> Sequence[int]:
+        """These shards are needed in this order, the first `now` together; gives those whose maps to let go of."""
+
+    def is_out(self, shard_number: int) -> bool:
+        """Whether the run goes without the tokens of the shard, because they are damaged."""
+
+    def sizes(self) -> Mapping[str, int] | None:
+        """Bytes by name of the files of the split, from one listing; None where the store has no listings."""
 
     def common(self, name: str) -> Path:
         """A local copy of a file of the data set's own folder, such as origins.json. Raises DataError."""
+
+
+class Quarantined(DataError):
+    """The tokens of this shard are damaged, and the run goes without them."""
 
 
 class LocalFiles:
@@ -52,8 +62,17 @@ class LocalFiles:
             raise DataError(fault, path)
         return path
 
-    def need(self, shards: Sequence[int]) -> None:
+    def need(self, shards: Sequence[int], now: int = 1) -> Sequence[int]:
         """Nothing to do."""
+        return ()
+
+    def is_out(self, shard_number: int) -> bool:
+        """Never: what lies here is compared with its hashes by `megaxf data verify`."""
+        return False
+
+    def sizes(self) -> Mapping[str, int]:
+        """See `ShardFiles`."""
+        return list_sizes(self._folder / self._split)
 
     def common(self, name: str) -> Path:
         """See `ShardFiles`."""

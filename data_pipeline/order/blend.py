@@ -18,7 +18,7 @@ _HALF = np.uint64(32)
 
 
 class Blend:
-    """Deals samples to sources in proportion to positive weights (any scale: only ratios count)."""
+    """Deals samples to sources in proportion to weights from 0 up (any scale: only ratios count)."""
 
     def __init__(self, weights: Sequence[float]):
         self.sources = len(weights)
@@ -60,7 +60,8 @@ class Blend:
         if len(weights) == 1:
             return -1 - first
         node, middle = len(self._share), len(weights) // 2
-        share = sum(weights[:middle], Fraction(0)) / sum(weights, Fraction(0))
+        # Sources of weight 0 give nothing; a subtree of them is never entered.
+        share = sum(weights[:middle], Fraction(0)) / (sum(weights, Fraction(0)) or 1)
         self._share.append(min(round(share * (1 << 64)), (1 << 64) - 1))
         self._children.append((0, 0))
         self._children[node] = self._build(weights[:middle], first), self._build(weights[middle:], first + middle)

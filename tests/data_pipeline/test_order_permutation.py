@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data_pipeline.order.permutation import epoch_keys, permute
+from data_pipeline.order.permutation import epoch_keys, part_keys, permute
 
 
 def order(rows: int, seed: int = 0, source: str = "web", epoch: int = 0) -> np.ndarray:
@@ -33,6 +33,42 @@ def test_the_first_place_of_a_small_set_is_fair():
     counts = np.bincount(firsts, minlength=8)
     # Seven degrees of freedom: 24.3 is exceeded once in a thousand.
     assert ((counts - 500) ** 2 / 500).sum() < 24.3
+
+
+def test_the_orders_of_four_rows_are_equally_frequent():
+    """All 24 of them; four rounds of the network fail this."""
+    counts: dict[tuple, int] = {}
+    for seed in range(4800):
+        found = tuple(order(4, seed))
+        counts[found] = counts.get(found, 0) + 1
+    assert len(counts) == 24
+    # 23 degrees of freedom: 49.7 is exceeded once in a thousand.
+    assert sum((count - 200) ** 2 / 200 for count in counts.values()) < 49.7
+
+
+def test_parts_of_an_epoch_are_permuted_each_by_itself():
+    """Sizes and keys that differ from index to index give what one permutation after the other gives."""
+    sizes = np.random.default_rng(0).integers(1, 200, 40)
+    keys = epoch_keys(3, "web", 0)
+    part = np.repeat(np.arange(40), sizes)
+    index = np.concatenate([np.arange(size) for size in sizes])
+    together = permute(index, sizes[part], part_keys(keys, part))
+    for number, size in enumerate(sizes.tolist()):
+        found = together[part == number]
+        assert np.array_equal(np.sort(found), np.arange(size))
+        assert np.array_equal(found, permute(np.arange(size), size, part_keys(keys, np.array([number]))[:, 0]))
+
+
+def test_equal_parts_have_orders_that_do_not_resemble_one_another():
+    """How often two parts put the same row at the same place: once for each pair of parts if they are independent."""
+    parts, rows = 60, 500
+    number = np.repeat(np.arange(parts), rows)
+    rows_of = np.full(parts * rows, rows)
+    orders = permute(np.tile(np.arange(rows), parts), rows_of, part_keys(epoch_keys(1, "web", 0), number))
+    table = orders.reshape(parts, rows)
+    same = sum((table[a] == table[b]).sum() for a in range(parts) for b in range(a))
+    pairs = parts * (parts - 1) / 2
+    assert abs(same - pairs) < 5 * pairs**0.5
 
 
 def test_seed_source_and_epoch_change_the_order():

@@ -29,6 +29,34 @@ def test_every_prefix_keeps_to_the_weights(sources):
         assert np.array_equal(index[source == number], np.arange((source == number).sum()))
 
 
+@pytest.mark.parametrize("sources", [4, 50, 1000])
+def test_no_prefix_is_three_samples_off(sources):
+    """Of two million samples, and at random positions up to 10^15: counted with whole numbers."""
+    rng = np.random.default_rng(sources)
+    weights = rng.integers(1, 10**6, sources)
+    blend = Blend(weights.tolist())
+    total = int(weights.sum())
+    source, index = blend.locate(np.arange(2_000_000))
+    for number in range(sources):
+        # A count is furthest from its share just before and just after a sample of the source.
+        at = np.flatnonzero(source == number)
+        assert np.array_equal(index[at], np.arange(len(at)))
+        share = at * (weights[number] / total)
+        assert max(np.abs(np.arange(len(at)) - share).max(), np.abs(np.arange(1, len(at) + 1) - share).max()) < 3
+    for position in rng.integers(0, 10**15, 50).tolist():
+        counts = blend.counts(position)
+        assert sum(counts) == position
+        off = [abs(count * total - position * w) / total for count, w in zip(counts, weights.tolist(), strict=True)]
+        assert max(off) < 3
+
+
+def test_a_weight_of_zero_gives_nothing():
+    blend = Blend([0, 0, 1, 0, 3])
+    source, _ = blend.locate(np.arange(10**12, 10**12 + 400))
+    assert np.bincount(source, minlength=5).tolist() == [0, 0, 100, 0, 300]
+    assert blend.counts(10**15)[:2] == [0, 0]
+
+
 @pytest.mark.parametrize("start", [0, 10**9 + 7, 10**15, 2**62])
 def test_any_position_is_found_directly(start):
     blend = Blend([0.7, 0.2, 0.1])

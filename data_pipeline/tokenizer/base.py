@@ -10,16 +10,19 @@ the end-of-document id, and no tokenizer adds its own marks. What marks a docume
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.errors import DataError
 from data_pipeline.format.manifest import token_dtype
+
+Backend = Literal["auto", "reference", "gigatoken"]
+"""What encodes in bulk: the library that defines the tokenizer, or gigatoken where it is there and gives equal ids."""
 
 SETTINGS = "megaxf.json"
 """Beside the tokenizer's own files: which of its tokens ends a document."""
@@ -62,11 +65,27 @@ class Tokenizer(Protocol):
         """Writes the tokenizer's files into a folder that `load_tokenizer` reads."""
 
 
-def load_tokenizer(path: str | Path, eod_token: str | None = None) -> Tokenizer:
+def load_tokenizer(
+    path: str | Path,
+    eod_token: str | None = None,
+    backend: Backend = "reference",
+    sample: Sequence[str] = (),
+    note: Callable[[str], None] | None = None,
+) -> Tokenizer:
     """Opens a sentencepiece model, a Hugging Face tokenizer.json, or a folder that holds one of them.
 
-    `eod_token` names the end-of-document token where it cannot be told from the files. Raises DataError.
+    eod_token: names the end-of-document token where it cannot be told from the files.
+    backend: what encodes in bulk; `sample` and `note` as in `verified.with_backend`. Raises DataError.
     """
+    reference = _load(path, eod_token)
+    if backend == "reference":
+        return reference
+    from data_pipeline.tokenizer.verified import with_backend
+
+    return with_backend(reference, backend, sample, note)
+
+
+def _load(path: str | Path, eod_token: str | None) -> Tokenizer:
     path = Path(path)
     file = _find(path)
     eod_token = eod_token or _recorded_eod(file.parent)

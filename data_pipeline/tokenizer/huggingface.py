@@ -37,8 +37,8 @@ class HuggingFaceTokenizer:
     def __init__(self, path: str | Path, eod_token: str | None = None):
         self._path = Path(path)
         try:
-            self._json = self._path.read_text(encoding="utf-8")
-            self._tokenizer = tokenizers.Tokenizer.from_str(self._json)
+            self.json = self._path.read_text(encoding="utf-8")
+            self._tokenizer = tokenizers.Tokenizer.from_str(self.json)
         except Exception as error:  # the library raises plain Exception
             raise DataError(f"is not a Hugging Face tokenizer.json ({error})", path) from None
         self._tokenizer.no_truncation()
@@ -51,7 +51,7 @@ class HuggingFaceTokenizer:
         self.bos_id = next((found for found in known if found is not None), None)
         # Ids need not be dense: the largest one decides.
         self.vocab_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-        self.digest = hashlib.sha256(self._json.encode()).hexdigest()
+        self.digest = hashlib.sha256(self.json.encode()).hexdigest()
         self.version = self.backend = f"tokenizers {tokenizers.__version__}"
 
     def encode(self, text: str) -> list[int]:
@@ -74,7 +74,7 @@ class HuggingFaceTokenizer:
         """Writes tokenizer.json as it was read, the settings file, and a tokenizer_config.json for transformers."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "tokenizer.json").write_text(self._json, encoding="utf-8")
+        (folder / "tokenizer.json").write_text(self.json, encoding="utf-8")
         config = self._path.with_name("tokenizer_config.json")
         if config.is_file():
             text = config.read_text(encoding="utf-8")

@@ -101,11 +101,15 @@ class CachedFiles:
 
     def common(self, name: str) -> Path:
         """See `ShardFiles`."""
-        # Apart from the shards: such files are few, small, and not dropped.
-        path = Path(self._options.folder) / ".common" / self._digest / name
+        path = self.place(name)
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, self._store.read(name))
+        return path
+
+    def place(self, name: str) -> Path:
+        """See `ShardFiles`. Apart from the shards: such files are few, small, and not dropped."""
+        path = Path(self._options.folder) / ".common" / self._digest / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def sizes(self) -> Mapping[str, int] | None:

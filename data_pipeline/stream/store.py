@@ -121,6 +121,4 @@ def _connect(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
         protocol = url.split("://")[0]
         extra = f'; for {protocol}:// run pip install "megaxf[s3]"' if protocol == "s3" else ""
         raise DataError(f"cannot be opened as a store ({error}){extra}", url) from None
-    except TypeError as error:
-        raise DataError(f"does not take these storage options: {', '.join(options)} ({error})", url) from None
     return files, str(root).rstrip("/")

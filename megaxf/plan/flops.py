@@ -1,13 +1,13 @@
-"""Floating-point operations of training, forward and backward (three times forward), without recomputation.
+"""Floating-point operations of training, forward and backward (three times forward).
 
-Two numbers are in use. *Model* FLOPs count the matrix products that the mathematics needs: no embedding look-up, and
-of the attention scores only those that the causal mask (and the window) leaves. *Convention* FLOPs are 6N + 12 L H Q S
-(PaLM, arXiv 2204.02311, appendix B): all parameters and the full square; most published MFU figures use them.
+*Model* FLOPs count the matrix products that the mathematics needs: no embedding look-up, no recomputation, and of the
+attention scores only those that the causal mask (and the window) leaves. *Hardware* FLOPs add what is computed again.
+Other ways to count stand in megaxf.plan.conventions.
 """
 
 from __future__ import annotations
 
-from megaxf.plan.parameters import Shape, count, layer_matrices
+from megaxf.plan.parameters import Shape, attention_matrices, layer_matrices
 
 
 def per_token(shape: Shape, sequence_length: int) -> float:
@@ -23,8 +23,7 @@ def per_sequence(shape: Shape, sequence_length: int) -> int:
 
 def layer_per_sequence(shape: Shape, sequence_length: int) -> int:
     """The part of `per_sequence` that one decoder layer has."""
-    scores = _per_score(shape) * visible_pairs(sequence_length, shape.sliding_window)
-    return 6 * layer_matrices(shape) * sequence_length + scores
+    return 6 * layer_matrices(shape) * sequence_length + 3 * _core(shape, sequence_length)
 
 
 def head_per_sequence(shape: Shape, sequence_length: int) -> int:
@@ -32,9 +31,48 @@ def head_per_sequence(shape: Shape, sequence_length: int) -> int:
     return 6 * shape.vocab_size * shape.hidden_size * sequence_length
 
 
-def convention_per_token(shape: Shape, sequence_length: int) -> int:
-    """6N + 12 L H Q S, per token."""
-    return 6 * count(shape).total + shape.num_hidden_layers * _per_score(shape) * sequence_length
+def parts_per_sequence(shape: Shape, sequence_length: int) -> dict[str, int]:
+    """What `per_sequence` is the sum of: attention's matrices and its scores, the MLP, the head."""
+    layers, projections = shape.num_hidden_layers, attention_matrices(shape)
+    mlp = layer_matrices(shape) - projections
+    return {
+        "attention, matrices": 6 * layers * projections * sequence_length,
+        "attention, scores": 3 * layers * _core(shape, sequence_length),
+        "MLP": 6 * layers * mlp * sequence_length,
+        "head": head_per_sequence(shape, sequence_length),
+    }
+
+
+def hardware_per_sequence(
+    shape: Shape,
+    sequence_length: int,
+    recompute: str = "none",
+    every: int = 1,
+    *,
+    dropout: bool = False,
+    fused: bool = True,
+) -> int:
+    """Model FLOPs of one sequence and those that are spent again.
+
+    recompute: in every so manieth layer, the first among them: "none"; "selective", which makes no matrix product again
+    in megaxf; "core", the attention's scores and values (the selective recomputation of arXiv 2205.05198); "full",
+    the whole layer but its last product, whose result the backward pass needs for `dropout` only.
+    fused: FlashAttention's backward pass makes the scores again (arXiv 2205.14135).
+    Raises ValueError for another mode.
+    """
+    core = _core(shape, sequence_length)
+    last = 0 if dropout else shape.hidden_size * shape.intermediate_size
+    again = {
+        "none": 0,
+        "selective": 0,
+        "core": core,
+        "full": 2 * (layer_matrices(shape) - last) * sequence_length + core,
+    }
+    if recompute not in again:
+        raise ValueError(f"recompute = {recompute!r} is not known; use one of {', '.join(again)}")
+    layers = -(-shape.num_hidden_layers // every)
+    scores = shape.num_hidden_layers * core // 2 if fused else 0
+    return per_sequence(shape, sequence_length) + layers * again[recompute] + scores
 
 
 def visible_pairs(sequence_length: int, window: int | None = None) -> int:
@@ -43,7 +81,8 @@ def visible_pairs(sequence_length: int, window: int | None = None) -> int:
     return width * (width + 1) // 2 + (sequence_length - width) * width
 
 
-def _per_score(shape: Shape) -> int:
-    """Of a layer: two products (scores and values), two operations each, three passes; query heads, however few the key
-    heads."""
-    return 12 * shape.num_attention_heads * shape.head_dim
+def _core(shape: Shape, sequence_length: int) -> int:
+    """Of one layer's forward pass: two products (scores and values) of two operations for each pair that is seen and
+    each dimension of the query heads, however few the key heads."""
+    pairs = visible_pairs(sequence_length, shape.sliding_window)
+    return 4 * shape.num_attention_heads * shape.head_dim * pairs

@@ -82,7 +82,10 @@ def count(shape: Shape) -> ParameterCount:
 
 
 def layer_matrices(shape: Shape) -> int:
-    """Elements of one layer's matrices: q and o, k and v, and the three of SwiGLU."""
-    queries = shape.num_attention_heads * shape.head_dim
-    keys = shape.num_key_value_heads * shape.head_dim
-    return shape.hidden_size * (2 * queries + 2 * keys + 3 * shape.intermediate_size)
+    """Elements of one layer's matrices: the attention's, and the three of SwiGLU."""
+    return attention_matrices(shape) + 3 * shape.hidden_size * shape.intermediate_size
+
+
+def attention_matrices(shape: Shape) -> int:
+    """Elements of one layer's q and o, k and v."""
+    return 2 * shape.hidden_size * shape.head_dim * (shape.num_attention_heads + shape.num_key_value_heads)

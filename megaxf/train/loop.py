@@ -24,6 +24,7 @@ from megaxf.config import Run, check_world, to_yaml
 from megaxf.engine import Engine, TorchBatch, create
 from megaxf.parallel.collectives import barrier
 from megaxf.parallel.mesh import Mesh
+from megaxf.plan.conventions import mfu
 from megaxf.train import guards
 from megaxf.train.console import Report
 from megaxf.train.environment import describe, idle_cores
@@ -36,7 +37,7 @@ from megaxf.train.resolved import page, resolve
 from megaxf.train.run_folder import RunFolder
 from megaxf.train.schedules import rate_of
 from megaxf.train.start import Position, load, look, same_on_all_ranks
-from megaxf.train.throughput import Peak, find_peak, flops_per_token, mfu, tokens_per_step
+from megaxf.train.throughput import Peak, find_peak, flops_per_token, hardware_flops_per_token, tokens_per_step
 
 
 def train(
@@ -153,6 +154,7 @@ class Trainer:
             tokens_per_second=speed,
             model_tflops=flops * speed / self.mesh.world_size / 1e12,
             mfu=mfu(flops, speed, self.mesh.world_size, self.peak.flops),
+            hfu=mfu(hardware_flops_per_token(self.run), speed, self.mesh.world_size, self.peak.flops),
             data_wait=self.feed.waited / seconds,
             memory_bytes=memory(self.device),
             skipped_steps=self.skipped,

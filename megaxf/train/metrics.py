@@ -41,6 +41,8 @@ class TrainRecord:
     model_tflops: float
     """Model TFLOP/s per device."""
     mfu: float
+    hfu: float
+    """As the MFU, with what is computed again."""
     data_wait: float
     """Share of the step that was spent waiting for data, on rank 0."""
     memory_bytes: int
@@ -60,6 +62,7 @@ TAGS = {
     "tokens_per_second": "throughput/tokens_per_second",
     "model_tflops": "throughput/model_tflops_per_device",
     "mfu": "throughput/mfu",
+    "hfu": "throughput/hfu",
     "data_wait": "throughput/data_wait",
     "memory_bytes": "throughput/memory_bytes",
     "skipped_steps": "train/skipped_steps",

@@ -11,7 +11,8 @@ from rich.text import Text
 from data_pipeline.errors import DataError
 from data_pipeline.format.manifest import read_manifest
 from megaxf.config import Run, check_world
-from megaxf.plan import flops, parameters
+from megaxf.plan import parameters
+from megaxf.plan.conventions import convention_per_token
 from megaxf.plan.quantities import quantity
 from megaxf.train.feed import open_batches
 from megaxf.train.layout import layout, layout_lines
@@ -48,7 +49,7 @@ def resolve(run: Run, world_size: int) -> dict[str, Any]:
         "tokens": total,
         "tokens_per_parameter": total / count.total,
         "model_flops_per_token": flops_per_token(run),
-        "convention_flops_per_token": flops.convention_per_token(run.model, run.data.sequence_length),
+        "convention_flops_per_token": convention_per_token(run.model, run.data.sequence_length),
         "model_flops": flops_per_token(run) * total,
         "learning_rates": {step: rate_of(run, step) for step in _turning_points(run)},
         "settings": run.model_dump(mode="json"),

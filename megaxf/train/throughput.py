@@ -4,7 +4,7 @@
 
 Model FLOPs are those that the mathematics needs (`megaxf.plan.flops.per_token`: causal attention, no recomputation),
 tokens are those of all ranks together, the peak is that of dense matrix products in the run's precision (PaLM, arXiv
-2204.02311).
+2204.02311). The HFU is the same with what is computed again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from megaxf.config import Run
 from megaxf.parallel.collectives import barrier, gather_objects
 from megaxf.parallel.mesh import Mesh
-from megaxf.plan.flops import per_token
+from megaxf.plan.flops import hardware_per_sequence, per_token
 from megaxf.plan.hardware import peak_flops
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -31,14 +31,16 @@ class Peak(NamedTuple):
     origin: str
 
 
-def mfu(flops_per_token: float, tokens_per_second: float, devices: int, peak: float) -> float:
-    """The share of the peak, by the formula above. tokens_per_second: of all devices; peak: FLOP/s of one."""
-    return flops_per_token * tokens_per_second / (devices * peak)
-
-
 def flops_per_token(run: Run) -> float:
     """Model FLOPs of training on one token of the run."""
     return per_token(run.model, run.data.sequence_length)
+
+
+def hardware_flops_per_token(run: Run) -> float:
+    """The same with what the run computes again."""
+    train, length = run.train, run.data.sequence_length
+    again = {"dropout": train.dropout > 0, "fused": train.attention_backend == "sdpa"}
+    return hardware_per_sequence(run.model, length, train.recompute, train.recompute_every, **again) / length
 
 
 def tokens_per_step(run: Run) -> int:

@@ -7,15 +7,22 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from megaxf.parallel.mesh import build_mesh
+from megaxf.plan.conventions import mfu
 from megaxf.train.evaluate import Evaluation
 from megaxf.train.metrics import Recorder, TrainRecord, read_records, truncate
 from megaxf.train.plots import curves, plot_loss, smooth
-from megaxf.train.throughput import find_peak, flops_per_token, measure_matmul, mfu, tokens_per_step
+from megaxf.train.throughput import (
+    find_peak,
+    flops_per_token,
+    hardware_flops_per_token,
+    measure_matmul,
+    tokens_per_step,
+)
 from tests.train.kit import column, start
 
 
 def record(step, loss=4.0):
-    return TrainRecord(step, 100 * step, loss, 0.0, 1e-3, 1.0, 90, 0.5, 200.0, 0.1, 0.25, 0.01, 1 << 30)
+    return TrainRecord(step, 100 * step, loss, 0.0, 1e-3, 1.0, 90, 0.5, 200.0, 0.1, 0.25, 0.3, 0.01, 1 << 30)
 
 
 def test_mfu_by_hand():
@@ -26,6 +33,7 @@ def test_mfu_by_hand():
 def test_recomputation_and_ranks_do_not_change_what_is_counted(make):
     plain, full = make(), make(train={"recompute": "full"})
     assert flops_per_token(plain) == flops_per_token(full)
+    assert flops_per_token(full) < hardware_flops_per_token(plain) < hardware_flops_per_token(full)
     # 6 x (2 layers x 24 x (2 x 60 + 2 x 20 + 3 x 44) + 61 x 24) matrices; 12 x 2 x 60 x (16 + 1) / 2 causal pairs.
     assert flops_per_token(plain) == 6 * (2 * 24 * 292 + 61 * 24) + 12 * 2 * 60 * 8.5
     assert tokens_per_step(plain) == 4 * 16
@@ -65,7 +73,7 @@ def test_records_are_json_and_not_finite_is_null(tmp_path):
     recorder.evaluation(1, 100, Evaluation("books", 2.0, 50, 4, 0.1))
     recorder.close()
     first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
-    assert (first["kind"], first["step"], first["loss"], first["mfu"]) == ("train", 1, None, 0.25)
+    assert (first["kind"], first["step"], first["loss"], first["mfu"], first["hfu"]) == ("train", 1, None, 0.25, 0.3)
     assert (second["source"], second["perplexity"]) == ("books", pytest.approx(math.e**2))
     assert (second["step"], second["tokens"], second["counted_tokens"]) == (1, 100, 50)
 

@@ -37,6 +37,8 @@ ORIGINS = "origins.json"
 LENGTH_DTYPE = np.dtype("<u4")
 ORIGIN_DTYPE = np.dtype([("file", "<u4"), ("record", "<u8")])
 """Number of the file in origins.json; number of the line or row in that file, from 0."""
+UNKNOWN_FILE = 0xFFFFFFFF
+"""Stands for the file of a document whose origin is not known, in a set where others are."""
 
 
 class Shard(NamedTuple):
@@ -92,7 +94,13 @@ class Source:
     """Tokens in each split, EOD included."""
     empties: int
     errors: dict[str, int]
-    """Records left out, by reason."""
+    """Bad records left out, by reason."""
+    duplicates: int = 0
+    """Documents left out, since an earlier one of any source has the same text."""
+    filtered: dict[str, int] = field(default_factory=dict)
+    """Records left out by the length filters, by reason."""
+    longest: int = 0
+    """Tokens of the longest document."""
 
 
 @dataclass(frozen=True)

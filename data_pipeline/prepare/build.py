@@ -1,241 +1,326 @@
 """Raw documents to a shard folder: what `megaxf prepare` does.
 
-    inputs -> parts -> blocks -> (processes: read, hash, split, encode) -> in order -> shards, then the manifest
+    plan       inputs -> units, numbered
+    encode     each unit -> ids, and 40 bytes a document           any number of processes and machines
+    decide     duplicates, splits, where shards are cut            the leader
+    assemble   each shard <- slices of units                       any number of processes and machines
+    finish     the manifest, and the name of the folder            the leader
 
-Blocks are numbered by their order in the input and written in that order, so the result depends on the input and the
-settings alone, not on the number of processes.
+Units and shards are numbered by the input alone and each is a file of its own, written whole: so the result does not
+depend on who does what, and what is done is not done again after a kill.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass, field
+import errno
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Literal
-
-import xxhash
 
 from data_pipeline.errors import DataError
 from data_pipeline.format.folder import check_output
-from data_pipeline.format.manifest import Manifest, Source
-from data_pipeline.format.writer import DEFAULT_SHARD_TOKENS, DatasetWriter
-from data_pipeline.prepare.encode import EncodedBlock, Encoding, encode_block
+from data_pipeline.format.manifest import Manifest, Shard, token_dtype
+from data_pipeline.prepare.assemble import Assembly, assemble_shard, finished_shard, shard_job
+from data_pipeline.prepare.decide import Chooser, Decision, decide, unit_starts
+from data_pipeline.prepare.duplicates import mark_duplicates
+from data_pipeline.prepare.encode import BadRecord, Encoding, UnitJob, encode_unit
+from data_pipeline.prepare.finish import faults, finish
+from data_pipeline.prepare.options import PrepareOptions
+from data_pipeline.prepare.place import Place
+from data_pipeline.prepare.plan import Plan, make_plan
 from data_pipeline.prepare.progress import PrepareProgress
-from data_pipeline.prepare.workers import ordered_map
-from data_pipeline.sources.base import Block, Part, ReadOptions
-from data_pipeline.sources.find import find_parts
+from data_pipeline.prepare.ranks import Ranks
+from data_pipeline.prepare.units import Units
+from data_pipeline.prepare.workers import Workers
+from data_pipeline.sources.base import Fault
+from data_pipeline.sources.base import place as place_of
 from data_pipeline.tokenizer.base import Tokenizer, load_tokenizer
 from data_pipeline.tokenizer.sample import sample_documents
 from data_pipeline.tokenizer.training import train_sentencepiece
 
-DEFAULT_SAMPLE_BYTES = 10_000_000
+_POLL_SECONDS = 0.2
+_CHECKED_BYTES = 200_000
+"""Of text, on which the fast path is compared before the run."""
 _NOTES_A_REASON = 5
+_BYTES_A_TOKEN = 4
+"""Of text, for the estimate of the space that is needed; a cautious one, as only a sure lack should be refused."""
 
 
-@dataclass(frozen=True)
-class PrepareOptions:
-    """Everything the user may choose. Either `tokenizer` or `train_tokenizer` with `vocab_size` is needed."""
-
-    inputs: tuple[str, ...]
-    output: str
-    tokenizer: str | None = None
-    eod_token: str | None = None
-    train_tokenizer: Literal["bpe", "unigram"] | None = None
-    vocab_size: int | None = None
-    tokenizer_sample_bytes: int = DEFAULT_SAMPLE_BYTES
-    read: ReadOptions = field(default_factory=ReadOptions)
-    validation_fraction: float = 0.01
-    add_bos: bool = False
-    on_error: Literal["stop", "skip"] = "stop"
-    name: str = ""
-    shard_tokens: int = DEFAULT_SHARD_TOKENS
-    processes: int = 1
-    overwrite: bool = False
-
-
-@dataclass
-class _Count:
-    """What has come from one input so far."""
-
-    name: str
-    parts: list[Part]
-    documents: Counter[str] = field(default_factory=Counter)
-    tokens: Counter[str] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)
-    text_bytes: int = 0
-    empties: int = 0
-    digest: xxhash.xxh3_128 = field(default_factory=xxhash.xxh3_128)
-
-    @property
-    def size(self) -> int:
-        return sum(part.size for part in self.parts)
-
-    def add(self, block: EncodedBlock) -> None:
-        for split, documents in block.splits.items():
-            self.documents[split] += len(documents.lengths)
-            self.tokens[split] += len(documents.ids)
-            self.text_bytes += documents.text_bytes
-        self.errors.update(fault.fault for fault in block.faults)
-        self.empties += block.empties
-        self.digest.update(block.hashes)
-
-    def source(self) -> Source:
-        return Source(
-            name=self.name,
-            digest=self.digest.hexdigest(),
-            input_bytes=self.size,
-            text_bytes=self.text_bytes,
-            documents=dict(sorted(self.documents.items())),
-            tokens=dict(sorted(self.tokens.items())),
-            empties=self.empties,
-            errors=dict(sorted(self.errors.items())),
-        )
-
-
-def prepare(options: PrepareOptions, progress: PrepareProgress) -> Manifest:
-    """Builds the shard folder and returns its manifest.
+def prepare(options: PrepareOptions, progress: PrepareProgress, ranks: Ranks | None = None) -> Manifest | None:
+    """Builds the shard folder and returns its manifest; None for a builder that does not lead.
 
     Raises DataError on a bad request, on a bad record (unless these are to be skipped), and when a split would be
-    empty; then nothing is left at the output.
+    empty; then there is nothing at the output, and what is done is kept beside it for the next run.
     """
-    _check(options)
-    check_output(Path(options.output), options.overwrite)
-    counts = [_Count(Path(name).name or name, find_parts(name, options.read)) for name in options.inputs]
-    with progress, tempfile.TemporaryDirectory(prefix="megaxf-tokenizer-") as scratch:
-        tokenizer = _tokenizer(options, counts, Path(scratch), progress)
-        with DatasetWriter(
-            options.output,
-            vocab_size=tokenizer.vocab_size,
-            eod_id=tokenizer.eod_id,
-            bos_id=tokenizer.bos_id,
-            shard_tokens=options.shard_tokens,
-            overwrite=options.overwrite,
-        ) as writer:
-            folder = writer.building / "tokenizer"
-            tokenizer.save(folder)
-            encoding = Encoding(folder, tokenizer.digest, options.validation_fraction, options.add_bos)
-            _encode(options, counts, encoding, writer, progress)
-            _check_splits(options, counts)
-            return writer.finish(
-                name=options.name,
-                tokenizer={"kind": tokenizer.kind, "digest": tokenizer.digest, "eod_token": tokenizer.eod_token},
-                sources=[count.source() for count in counts],
-                settings=_settings(options, tokenizer),
+    ranks = ranks or Ranks()
+    with ranks:
+        options.check()
+        place = Place(options.output)
+        check_output(place.output, options.overwrite)
+        plan = make_plan(options, _given_tokenizer(options))
+        ranks.meet()
+        try:
+            with progress, Workers(options.processes) as workers:
+                return _Build(options, plan, place, ranks, workers, progress).run()
+        except DataError as error:
+            if ranks.count > 1:
+                place.fail(f"{ranks.title} {ranks.rank}", error)
+            raise
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise place.full(space_needed(plan)) from None
+            raise
+
+
+def space_needed(plan: Plan) -> int:
+    """Bytes on disk, by a cautious estimate: all ids in units, and once more in shards."""
+    return 2 * 2 * plan.size // _BYTES_A_TOKEN
+
+
+class _Build:
+    """One builder's way through the steps."""
+
+    def __init__(
+        self,
+        options: PrepareOptions,
+        plan: Plan,
+        place: Place,
+        ranks: Ranks,
+        workers: Workers,
+        progress: PrepareProgress,
+    ):
+        self.options, self.plan, self.place = options, plan, place
+        self.ranks, self.workers, self.progress = ranks, workers, progress
+
+    def run(self) -> Manifest | None:
+        """All steps; followers begin when the leader has laid out the work, and end with their last shard."""
+        with ExitStack() as stack:
+            if self.ranks.leads:
+                self._lay_out(stack.enter_context(self.place.lead(self.plan)))
+            else:
+                self._follow(stack)
+            self.tokenizer = self._open_tokenizer()
+            dtype = token_dtype(self.tokenizer.vocab_size)
+            self.units = Units(self.place.units, dtype)
+            self._encode()
+            decision = self._decide()
+            shards = self._assemble(decision)
+            if not self.ranks.leads:
+                return None
+            self._wait(lambda: self.place.missing_builders(self.ranks.count), "begin")
+            records = [self.units.records[number] for number in range(len(self.plan.units))]
+            return finish(self.options, self.plan, self.place, self.tokenizer, records, decision, shards)
+
+    def _lay_out(self, said: str) -> None:
+        """The tokenizer, and the word to the others; checks that there is space."""
+        if said:
+            self.progress.note(said)
+        if not self.place.announced(self.plan) and not self.place.tokenizer.exists():
+            _make_tokenizer(self.options, self.plan, self.place.tokenizer, self.progress)
+        self.place.announce(self.plan)
+
+    def _open_tokenizer(self) -> Tokenizer:
+        """With the fast path where it is wanted, and gives the same ids for some of these documents."""
+        backend, fraction = self.options.tokenizer_backend, self.options.validation_fraction
+        checked = backend != "reference"
+        sample = sample_documents(self.plan.units, _CHECKED_BYTES, fraction) if checked else []
+        return load_tokenizer(self.place.tokenizer, None, backend, sample, self.progress.note)
+
+    def _follow(self, stack: ExitStack) -> None:
+        self._wait(lambda: [] if self.place.announced(self.plan) else [0], "lay out the work")
+        stack.enter_context(self.place.join(self.ranks.rank))
+
+    def _encode(self) -> None:
+        """The units of this builder that are not done; the leader waits for those of all."""
+        numbers = range(len(self.plan.units))
+        self.progress.stage("tokenising", self.plan.size)
+        if (done := self.units.refresh()) and self.ranks.leads:
+            self.progress.note(f"continues: {len(done)} of {len(numbers)} units are done")
+        self.progress.start_from(sum(record.size for record in done))
+        self._check_space()
+        encoding = Encoding(
+            self.place.tokenizer,
+            self.tokenizer.digest,
+            "gigatoken" if self.tokenizer.backend.startswith("gigatoken") else "reference",
+            self.place.units,
+            self.options.add_bos,
+            self.options.on_error == "stop",
+        )
+        todo = [number for number in self.ranks.mine(numbers) if number not in self.units.records]
+        jobs = (UnitJob(number, self.plan.units[number], self.plan.first_files[number]) for number in todo)
+        try:
+            for _ in self.workers.map(partial(encode_unit, encoding), jobs):
+                self._advance()
+        except BadRecord as bad:
+            raise self._bad_record(*bad.args) from None
+        if self.ranks.leads:
+            self._wait(self._missing_units, "encode")
+
+    def _decide(self) -> Decision:
+        """The leader decides, the others wait for it."""
+        if self.ranks.leads and not self.place.decision.exists():
+            self.progress.stage("deciding which documents go where")
+            self._make_decision().write(self.place.decision)
+        self._wait(lambda: [] if self.place.decision.exists() else [0], "decide")
+        decision = Decision.read(self.place.decision)
+        if self.ranks.leads:
+            self._check_faults(decision)
+        return decision
+
+    def _make_decision(self) -> Decision:
+        records = [self.units.records[number] for number in range(len(self.plan.units))]
+        starts = unit_starts(self.plan, records)
+        if self.options.deduplicate:
+            hashed = (self.units.documents(number) for number in range(len(records)))
+            documents = sum(record.documents for record in records)
+            mark_duplicates(hashed, documents, self.place.duplicates, self.workers)
+        decision = decide(
+            self.plan, starts, self._chooser(), self.options.splits, self.options.shard_tokens, self.workers
+        )
+        self._check_splits(decision)
+        return decision
+
+    def _assemble(self, decision: Decision) -> dict[str, list[Shard]]:
+        """The shards of this builder that are not done; the leader waits for those of all and gives them by split."""
+        assembly = Assembly(self._chooser(), self.place.set, self.place.shards)
+        for split in self.options.splits:
+            (self.place.set / split).mkdir(exist_ok=True)
+        self.progress.stage("assembling shards")
+        mine = [cut for cut in self.ranks.mine(decision.cuts) if not finished_shard(assembly, cut)]
+        jobs = (shard_job(cut, decision.starts) for cut in mine)
+        for _ in self.workers.map(partial(assemble_shard, assembly), jobs):
+            pass
+        if not self.ranks.leads:
+            return {}
+        shards: dict[int, Shard] = {}
+
+        def missing() -> list[int]:
+            left = [number for number in range(len(decision.cuts)) if number not in shards]
+            found = {number: finished_shard(assembly, decision.cuts[number]) for number in left}
+            shards.update({number: shard for number, shard in found.items() if shard})
+            return [number for number in left if number not in shards]
+
+        self._wait(missing, "assemble shards")
+        by_split: dict[str, list[Shard]] = {split: [] for split in self.options.splits}
+        for number, cut in enumerate(decision.cuts):
+            by_split[cut.split].append(shards[number])
+        return by_split
+
+    def _chooser(self) -> Chooser:
+        units = Units(self.units.folder, self.units.dtype)  # without the records: it travels with every job
+        return Chooser(
+            units, self.place.duplicates if self.options.deduplicate else None, self.options.validation_fraction
+        )
+
+    def _advance(self) -> None:
+        """Shows what all builders have encoded."""
+        for record in self.units.refresh():
+            self.progress.advance(record.size, record.text_bytes, record.tokens)
+
+    def _missing_units(self) -> list[int]:
+        self._advance()
+        return [number for number in range(len(self.plan.units)) if number not in self.units.records]
+
+    def _wait(self, missing: Callable[[], Sequence[int]], what: str) -> None:
+        """Until nothing is missing; says who has not yet done it. Ends only so, by Ctrl-C, or when another stops."""
+        said = ""
+        while left := missing():
+            text = f"waits for {self.ranks.others(left)} to {what}"
+            if text != said:
+                self.progress.note(text)
+                said = text
+            self.place.check_failures()
+            time.sleep(_POLL_SECONDS)
+
+    def _check_space(self) -> None:
+        done = sum(record.size for record in self.units.records.values())  # their ids are there once already
+        needed = space_needed(self.plan) - 2 * done // _BYTES_A_TOKEN
+        if self.ranks.leads and needed > self.place.free_bytes():
+            raise self.place.full(needed)
+
+    def _bad_record(self, number: int, *fault: object) -> DataError:
+        """With the line in the file, which takes the number of records in the units before."""
+        unit, first = self.plan.units[number], 0
+        self.units.refresh()
+        for earlier in self.plan.before(number):
+            if earlier in self.units.records:
+                first += self.units.records[earlier].records
+            else:
+                for _ in self.plan.units[earlier].read():
+                    pass
+                first += self.plan.units[earlier].records
+        record, reason, detail = Fault(*fault)  # type: ignore[arg-type]
+        return _stopped(*place_of(unit, first, record), reason, detail)
+
+    def _check_faults(self, decision: Decision) -> None:
+        """Says what was left out; an error where units of an earlier run left out what is now to stop the work."""
+        seen: Counter[tuple[str, str]] = Counter()
+        records = [self.units.records[number] for number in range(len(self.plan.units))]
+        for source, file, line, reason, detail in faults(self.plan, records, decision.starts):
+            if self.options.on_error == "stop":
+                raise _stopped(file, line, reason, detail)
+            seen[source, reason] += 1
+            if seen[source, reason] <= _NOTES_A_REASON:
+                self.progress.note(f"skipped {DataError(_said(reason, detail), file, line)}")
+            elif seen[source, reason] == _NOTES_A_REASON + 1:
+                self.progress.note(f"skipped more of this kind, see errors.jsonl for all: {reason}")
+
+    def _check_splits(self, decision: Decision) -> None:
+        """Raises DataError when a split has no document."""
+        records = self.units.records.values()
+        documents = {split: sum(count[split].documents for count in decision.counts) for split in self.options.splits}
+        if not any(documents.values()):
+            empties = sum(record.empties for record in records)
+            faulty = sum(len(record.faults) for record in records)
+            short = sum(sum(record.filtered.values()) for record in records)
+            raise DataError(
+                f"nothing to train on: no document in {', '.join(self.options.inputs)} has any text "
+                f"({empties} empty, {faulty} faulty, {short} too short or too long)"
             )
+        for split, count in documents.items():
+            if not count:
+                raise DataError(
+                    f"none of the {sum(documents.values())} documents fell into the {split} split with "
+                    f"--validation-fraction {self.options.validation_fraction}; give more documents, another fraction, "
+                    "or 0 for no validation split"
+                )
 
 
-def _tokenizer(options: PrepareOptions, counts: list[_Count], scratch: Path, progress: PrepareProgress) -> Tokenizer:
+def _given_tokenizer(options: PrepareOptions) -> str:
+    """The digest of the tokenizer that was given, empty where one is to be trained."""
+    if not options.tokenizer:
+        return ""
+    tokenizer = load_tokenizer(options.tokenizer, options.eod_token)
+    if options.add_bos and tokenizer.bos_id is None:
+        raise DataError("has no beginning-of-sequence token, so --add-bos cannot be followed", options.tokenizer)
+    return tokenizer.digest
+
+
+def _make_tokenizer(options: PrepareOptions, plan: Plan, folder: Path, progress: PrepareProgress) -> None:
     """The tokenizer that was given, or one trained on a sample of the training documents."""
     if options.tokenizer:
-        tokenizer = load_tokenizer(options.tokenizer, options.eod_token)
-        if options.add_bos and tokenizer.bos_id is None:
-            raise DataError("has no beginning-of-sequence token, so --add-bos cannot be followed", options.tokenizer)
-        return tokenizer
-    assert options.train_tokenizer and options.vocab_size
-    kind, limit = options.train_tokenizer, options.tokenizer_sample_bytes
-    progress.stage(f"training a tokenizer: {kind}, {options.vocab_size} tokens, up to {limit / 1e6:g} MB of text")
-    parts = [part for count in counts for part in count.parts]
-    sample = sample_documents(parts, limit, options.validation_fraction)
-    if not sample:
-        raise DataError(f"nothing to train on: no document in {', '.join(options.inputs)} has any text")
-    train_sentencepiece(sample, scratch, vocab_size=options.vocab_size, model_type=kind)
-    return load_tokenizer(scratch)
+        tokenizer: Tokenizer = load_tokenizer(options.tokenizer, options.eod_token)
+    else:
+        assert options.train_tokenizer and options.vocab_size
+        kind, limit = options.train_tokenizer, options.tokenizer_sample_bytes
+        progress.stage(f"training a tokenizer: {kind}, {options.vocab_size} tokens, up to {limit / 1e6:g} MB of text")
+        sample = sample_documents(plan.units, limit, options.validation_fraction)
+        if not sample:
+            raise DataError(f"nothing to train on: no document in {', '.join(options.inputs)} has any text")
+        scratch = folder.with_name("training")
+        scratch.mkdir(exist_ok=True)
+        train_sentencepiece(sample, scratch, vocab_size=options.vocab_size, model_type=kind)
+        tokenizer = load_tokenizer(scratch)
+    tokenizer.save(folder)
 
 
-def _encode(
-    options: PrepareOptions,
-    counts: list[_Count],
-    encoding: Encoding,
-    writer: DatasetWriter,
-    progress: PrepareProgress,
-) -> None:
-    """Encodes every block of every input and writes the results in order."""
-    progress.stage("tokenising", sum(count.size for count in counts))
-    owners: deque[_Count] = deque()
-
-    def blocks() -> Iterator[Block]:
-        for count in counts:
-            for part in count.parts:
-                for block in part.blocks():
-                    owners.append(count)
-                    yield block
-
-    text_bytes = tokens = 0
-    with closing(ordered_map(partial(encode_block, encoding), blocks(), options.processes)) as results:
-        for block in results:
-            owner = owners.popleft()
-            _report_faults(options, owner, block, progress)
-            owner.add(block)
-            for split, documents in block.splits.items():
-                writer.add(split, documents.ids, documents.lengths, documents.text_bytes)
-                text_bytes += documents.text_bytes
-                tokens += len(documents.ids)
-            progress.advance(block.size, text_bytes, tokens)
+def _stopped(file: str, line: int | None, reason: str, detail: str) -> DataError:
+    said = _said(reason, detail)
+    return DataError(f"{said}; correct it, or leave such records out with --on-error skip", file, line)
 
 
-def _report_faults(options: PrepareOptions, count: _Count, block: EncodedBlock, progress: PrepareProgress) -> None:
-    seen = count.errors.copy()
-    for fault in block.faults:
-        if options.on_error == "stop":
-            raise DataError(f"{fault.fault}; correct it, or leave such records out with --on-error skip", fault.place)
-        seen[fault.fault] += 1
-        if seen[fault.fault] <= _NOTES_A_REASON:
-            progress.note(f"skipped {fault.place}: {fault.fault}")
-        elif seen[fault.fault] == _NOTES_A_REASON + 1:
-            progress.note(f"skipped more of this kind without a line for each: {fault.fault}")
-
-
-def _check(options: PrepareOptions) -> None:
-    """The request itself, before anything is read."""
-    problems = []
-    if bool(options.tokenizer) == bool(options.train_tokenizer):
-        problems.append("give one of --tokenizer PATH and --train-tokenizer bpe|unigram")
-    if bool(options.train_tokenizer) != bool(options.vocab_size):
-        problems.append("--train-tokenizer and --vocab-size go together")
-    if options.train_tokenizer and (options.add_bos or options.eod_token):
-        problems.append("--add-bos and --eod-token have no effect on a tokenizer trained here; remove them")
-    if not 0 <= options.validation_fraction < 1:
-        problems.append(f"--validation-fraction {options.validation_fraction} is not in [0, 1)")
-    for name in ("processes", "shard_tokens", "tokenizer_sample_bytes"):
-        if getattr(options, name) < 1:
-            problems.append(f"--{name.replace('_', '-')} {getattr(options, name)} is not at least 1")
-    if problems:
-        raise DataError("\n".join(problems))
-
-
-def _check_splits(options: PrepareOptions, counts: list[_Count]) -> None:
-    documents = sum((count.documents for count in counts), Counter())
-    if not documents.total():
-        left_out = f"{sum(count.empties for count in counts)} empty, {sum(c.errors.total() for c in counts)} faulty"
-        raise DataError(f"nothing to train on: no document in {', '.join(options.inputs)} has any text ({left_out})")
-    wanted = ["train"] + (["validation"] if options.validation_fraction else [])
-    for split in wanted:
-        if not documents[split]:
-            raise DataError(
-                f"none of the {documents.total()} documents fell into the {split} split with --validation-fraction "
-                f"{options.validation_fraction}; give more documents, another fraction, or 0 for no validation split"
-            )
-
-
-def _settings(options: PrepareOptions, tokenizer: Tokenizer) -> dict[str, object]:
-    """What decides about the content, for the manifest; nothing that depends on the machine."""
-    settings: dict[str, object] = {
-        "validation_fraction": options.validation_fraction,
-        "text_field": options.read.text_field,
-        "include": list(options.read.include),
-        "exclude": list(options.read.exclude),
-        "on_error": options.on_error,
-        "add_bos": options.add_bos,
-        "shard_tokens": options.shard_tokens,
-        "tokenizer_library": tokenizer.version,
-    }
-    if options.train_tokenizer:
-        settings |= {
-            "train_tokenizer": options.train_tokenizer,
-            "tokenizer_sample_bytes": options.tokenizer_sample_bytes,
-        }
-    return settings
+def _said(reason: str, detail: str) -> str:
+    return f"{reason} ({detail})" if detail else reason

@@ -1,123 +1,134 @@
-"""A block of records to token ids: the work that is spread over processes."""
+"""One unit of input to ids in files: the work that is spread over processes and machines.
+
+units/N.ids     the ids of its documents, each ended by EOD
+units/N.doc     40 bytes a document
+units/N.json    counts; written last, so a unit that has it is whole
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from data_pipeline.format.manifest import token_dtype
-from data_pipeline.sources.base import Block, Record
-from data_pipeline.tokenizer.base import Tokenizer, load_tokenizer
+from data_pipeline.prepare.documents import DOCUMENT_DTYPE, hash_texts
+from data_pipeline.prepare.units import UnitRecord, write_record
+from data_pipeline.sources.base import Fault, Texts, Unit
+from data_pipeline.tokenizer.base import Backend, Tokenizer, load_tokenizer
 
 FORGED = "the text encodes to the end-of-document token"
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How documents become tokens; small, so that it travels with every block."""
+    """How documents become tokens, and where these go; small, since it travels with every unit."""
 
-    tokenizer_folder: Path
+    tokenizer: Path
     tokenizer_digest: str
-    validation_fraction: float
-    add_bos: bool = False
+    backend: Backend
+    units: Path
+    add_bos: bool
+    stop: bool
+    """Whether the first fault ends the work."""
 
 
-@dataclass
-class Documents:
-    """Encoded documents of one split, joined."""
+class UnitJob(NamedTuple):
+    """A unit to encode."""
+
+    number: int
+    unit: Unit
+    first_file: int
+    """Number of its first file among the origins."""
+
+
+class BadRecord(Exception):
+    """A fault that is to end the work: the number of the unit, and the parts of the `Fault`."""
+
+
+class _Encoded(NamedTuple):
+    """Some documents of a unit."""
 
     ids: NDArray[Any]
-    lengths: NDArray[Any]
-    text_bytes: int
+    documents: NDArray[Any]
+    empties: int
+    faults: list[Fault]
 
 
-@dataclass
-class EncodedBlock:
-    """What became of a block."""
-
-    size: int
-    splits: dict[str, Documents] = field(default_factory=dict)
-    hashes: bytes = b""
-    """16 bytes for each document, in order."""
-    empties: int = 0
-    faults: list[Record] = field(default_factory=list)
-
-
-def encode_block(encoding: Encoding, block: Block) -> EncodedBlock:
-    """Encodes the documents of a block, each ended by the end-of-document token."""
-    tokenizer = _tokenizer(encoding.tokenizer_folder, encoding.tokenizer_digest)
-    result = EncodedBlock(block.size)
-    texts, data = _usable_texts(block, result)
-    chosen: dict[str, list[tuple[list[int], int]]] = {"train": [], "validation": []}
-    hashes = []
-    for index, ids in enumerate(tokenizer.encode_batch(texts)):
-        digest = xxhash.xxh3_128_digest(data[index][1])
-        if tokenizer.eod_id in ids:
-            result.faults.append(Record(data[index][0], "", FORGED))
-            continue
-        hashes.append(digest)
-        chosen[split_of(digest, encoding.validation_fraction)].append((ids, len(data[index][1])))
-    for split, documents in chosen.items():
-        if documents:
-            result.splits[split] = _join(documents, tokenizer, encoding.add_bos)
-    result.hashes = b"".join(hashes)
-    return result
+def encode_unit(encoding: Encoding, job: UnitJob) -> None:
+    """Writes the files of a unit. Raises BadRecord where the first fault is to stop the work."""
+    tokenizer = _tokenizer(encoding.tokenizer, encoding.tokenizer_digest, encoding.backend)
+    record = UnitRecord(job.number, size=job.unit.size)
+    with ExitStack() as stack:
+        paths = [encoding.units / f"{job.number}.{ending}" for ending in ("ids", "doc")]
+        ids_file, documents_file = (stack.enter_context(open(path, "wb")) for path in paths)
+        for texts in job.unit.read():
+            encoded = _encode(tokenizer, texts, encoding.add_bos)
+            if encoding.stop and encoded.faults:
+                raise BadRecord(job.number, *min(encoded.faults))
+            # Where each record is a whole file, the file says all.
+            name = "file" if job.unit.files else "record"
+            encoded.documents[name] = encoded.documents["record"]
+            if job.unit.files:
+                encoded.documents["record"] = 0
+            encoded.documents["file"] += np.uint32(job.first_file)
+            ids_file.write(encoded.ids.data)
+            documents_file.write(encoded.documents.data)
+            record.add(encoded.ids, encoded.documents, encoded.empties, texts.filtered, encoded.faults)
+    record.records = job.unit.records
+    write_record(encoding.units, record)
 
 
-def split_of(digest: bytes, validation_fraction: float) -> str:
-    """The split of a document by the hash of its text, so that equal documents are never on both sides."""
-    return "validation" if _fraction(digest[:8]) < validation_fraction else "train"
+def _encode(tokenizer: Tokenizer, texts: Texts, add_bos: bool) -> _Encoded:
+    """The documents among texts: blank ones are counted, and those that forge an EOD are faults."""
+    wanted = [index for index, text in enumerate(texts.texts) if text and not text.isspace()]
+    chosen = texts.texts if len(wanted) == len(texts.texts) else [texts.texts[index] for index in wanted]
+    data = [text.encode() for text in chosen]
+    ids, lengths = tokenizer.encode_documents(chosen)
+    documents = np.zeros(len(chosen), DOCUMENT_DTYPE)
+    documents["high"], documents["low"] = hash_texts(data).T
+    documents["text_bytes"] = [len(text) for text in data]
+    documents["record"] = texts.records[wanted]
+    empties, faults = len(texts.texts) - len(wanted), list(texts.faults)
+    forged = _documents_with(tokenizer.eod_id, ids, lengths)
+    if len(forged):
+        faults += [Fault(int(documents["record"][index]), FORGED) for index in forged]
+        keep = np.ones(len(lengths), bool)
+        keep[forged] = False
+        ids, lengths, documents = ids[np.repeat(keep, lengths)], lengths[keep], documents[keep]
+    ids, lengths = _mark(ids, lengths, tokenizer, add_bos)
+    documents["length"] = lengths
+    return _Encoded(ids, documents, empties, faults)
 
 
-def is_sampled(digest: bytes, share: float) -> bool:
-    """Whether a document is in a sample of this share; independent of its split."""
-    return _fraction(digest[8:]) < share
+def _documents_with(token: int, ids: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.int64]:
+    """The numbers of the documents that hold a token."""
+    places = np.flatnonzero(ids == token)
+    return np.unique(np.searchsorted(np.cumsum(lengths), places, side="right"))
 
 
-def usable(record: Record) -> bool:
-    """Whether a record is a document: read without fault, and more than white space."""
-    return not record.fault and bool(record.text) and not record.text.isspace()
-
-
-def _fraction(eight_bytes: bytes) -> float:
-    return int.from_bytes(eight_bytes, "big") / 2**64
-
-
-def _usable_texts(block: Block, result: EncodedBlock) -> tuple[list[str], list[tuple[str, bytes]]]:
-    """The texts of a block, and their places and bytes; counts what is left out."""
-    texts, data = [], []
-    for record in block.records():
-        if record.fault:
-            result.faults.append(record)
-        elif not usable(record):
-            result.empties += 1
-        else:
-            texts.append(record.text)
-            data.append((record.place, record.text.encode()))
-    return texts, data
-
-
-def _join(documents: list[tuple[list[int], int]], tokenizer: Tokenizer, add_bos: bool) -> Documents:
-    joined: list[int] = []
-    lengths = []
-    for ids, _ in documents:
-        before = len(joined)
-        if add_bos and tokenizer.bos_id is not None:
-            joined.append(tokenizer.bos_id)
-        joined += ids
-        joined.append(tokenizer.eod_id)
-        lengths.append(len(joined) - before)
-    ids_array = np.asarray(joined, dtype=token_dtype(tokenizer.vocab_size))
-    return Documents(ids_array, np.asarray(lengths, dtype=np.int64), sum(size for _, size in documents))
+def _mark(
+    ids: NDArray[Any], lengths: NDArray[Any], tokenizer: Tokenizer, add_bos: bool
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Each document between its marks, and the lengths with them."""
+    bos = [tokenizer.bos_id] if add_bos else []
+    longer = lengths + 1 + len(bos)
+    ends = np.cumsum(longer)
+    out = np.empty(int(ends[-1]) if len(ends) else 0, token_dtype(tokenizer.vocab_size))
+    text = np.ones(len(out), bool)
+    for mark, places in zip([tokenizer.eod_id, *bos], (ends - 1, ends - longer), strict=False):
+        out[places] = mark
+        text[places] = False
+    out[text] = ids
+    return out, longer
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(folder: Path, digest: str) -> Tokenizer:
+def _tokenizer(folder: Path, digest: str, backend: Backend) -> Tokenizer:
     """Opened once a process; the digest tells a new tokenizer in an old place from the old one."""
-    return load_tokenizer(folder)
+    return load_tokenizer(folder, backend=backend)

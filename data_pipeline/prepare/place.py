@@ -1,0 +1,164 @@
+"""The folder that a data set is built in: `<output>.building`, shared by all who build.
+
+    lock, lead        held by all builders; by the one who leads
+    plan.json         written last of what the leader lays out: the digests of the plan
+    tokenizer/        the tokenizer of all
+    units/            an encoded unit each: N.ids, N.doc, and N.json written last
+    duplicates        a byte a document: 1 where it is to be left out
+    decision.json     which documents go where; written when all units are there
+    shards/           what is known of a finished shard, written last
+    set/              the data set to be: it takes its final name in one move
+    joined/           who takes part
+    failed/           why a part of an array job stopped, for the others
+
+A build that is stopped leaves this folder, and the next one with the same plan goes on from what is whole in it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+
+from data_pipeline.errors import DataError
+from data_pipeline.format.manifest import write_whole
+from data_pipeline.format.report import megabytes
+from data_pipeline.prepare.plan import Plan
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+"""How a file system says that it knows no locks: then who starts two builds of one output is on his own."""
+
+
+class Place:
+    """The paths in the folder, and who may use it."""
+
+    def __init__(self, output: str | Path):
+        self.output = Path(os.path.abspath(output))
+        self.folder = self.output.with_name(self.output.name + ".building")
+        self.tokenizer = self.folder / "tokenizer"
+        self.units = self.folder / "units"
+        self.duplicates = self.folder / "duplicates"
+        self.decision = self.folder / "decision.json"
+        self.shards = self.folder / "shards"
+        self.set = self.folder / "set"
+        self._failed = self.folder / "failed"
+        self._plan = self.folder / "plan.json"
+        self._old_failures: set[tuple[str, int]] = set()
+
+    @contextmanager
+    def lead(self, plan: Plan) -> Iterator[str]:
+        """Makes the folder ready for this plan and holds it; gives what became of an older build, in words.
+
+        Raises DataError when another build is at work here.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with _locked(self.folder / "lead", fcntl.LOCK_EX) as leading:
+            if not leading:
+                raise self._busy()
+            said = self._clear(plan)
+            with self.join(0):
+                for folder in (self.units, self.shards, self.set, self._failed):
+                    folder.mkdir(exist_ok=True)
+                yield said
+
+    def announce(self, plan: Plan) -> None:
+        """Tells the other builders that they may begin."""
+        write_whole(self._plan, orjson.dumps([plan.ids_digest, plan.shards_digest]))
+
+    def announced(self, plan: Plan) -> bool:
+        """Whether the leader has laid out this very plan."""
+        return self._known() == (plan.ids_digest, plan.shards_digest)
+
+    @contextmanager
+    def join(self, rank: int) -> Iterator[None]:
+        """Keeps others from replacing the folder, and lets the leader know of this builder."""
+        with _locked(self.folder / "lock", fcntl.LOCK_SH):
+            self._old_failures = self._failures()
+            (self.folder / "joined").mkdir(exist_ok=True)
+            (self.folder / "joined" / str(rank)).touch()
+            yield
+
+    def missing_builders(self, count: int) -> list[int]:
+        """Those that have not joined. One that comes when all is finished could not tell that it is."""
+        return [rank for rank in range(count) if not (self.folder / "joined" / str(rank)).exists()]
+
+    def fail(self, title: str, error: DataError) -> None:
+        """Leaves word for the other builders."""
+        if self._failed.is_dir():
+            write_whole(self._failed / title, str(error).encode())
+
+    def check_failures(self) -> None:
+        """Raises DataError when another builder has stopped since this one began."""
+        for name, _ in sorted(self._failures() - self._old_failures):
+            raise DataError(f"{name} stopped: {(self._failed / name).read_text()}")
+
+    def free_bytes(self) -> int:
+        """Bytes that may be written on this disk."""
+        there = next(path for path in (self.folder, *self.folder.parents) if path.exists())
+        return shutil.disk_usage(there).free
+
+    def full(self, needed: int) -> DataError:
+        """What to say when the disk is, or will be, full."""
+        return DataError(
+            f"no space: some {megabytes(needed)} more are needed while it is built, and {megabytes(self.free_bytes())} "
+            "are free; make room and run the same command again, it goes on from here",
+            self.folder,
+        )
+
+    def _clear(self, plan: Plan) -> str:
+        """Removes what another plan has left, if nobody is at work on it."""
+        known = self._known()
+        if known == (plan.ids_digest, plan.shards_digest):
+            return ""
+        same_ids = known is not None and known[0] == plan.ids_digest
+        with _locked(self.folder / "lock", fcntl.LOCK_EX) as alone:
+            if not alone:
+                raise self._busy()
+            kept = {"lock", "lead", *(("units", "tokenizer") if same_ids else ())}
+            self._plan.unlink(missing_ok=True)  # first: without it nobody takes what is left for whole
+            for child in self.folder.iterdir():
+                if child.name not in kept:
+                    shutil.rmtree(child) if child.is_dir() else child.unlink()
+        if same_ids:
+            return "keeps the encoded units of a build with other --shard-tokens, --deduplicate or validation fraction"
+        return "" if known is None else "begins anew: a build with other inputs or options was left here unfinished"
+
+    def _known(self) -> tuple[str, str] | None:
+        try:
+            ids_digest, shards_digest = orjson.loads(self._plan.read_bytes())
+        except (OSError, ValueError):
+            return None
+        return ids_digest, shards_digest
+
+    def _failures(self) -> set[tuple[str, int]]:
+        found = os.scandir(self._failed) if self._failed.is_dir() else ()
+        return {(entry.name, entry.stat().st_mtime_ns) for entry in found if not entry.name.endswith(".part")}
+
+    def _busy(self) -> DataError:
+        return DataError("another build is writing here; wait for it or choose another --output", self.folder)
+
+
+@contextmanager
+def _locked(path: Path, kind: int) -> Iterator[bool]:
+    """Holds a lock of this kind on a file; false when it cannot be had now. It ends with the process."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        yield _lock(handle, kind)
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        return error.errno in _NO_LOCKS
+    return True

@@ -41,6 +41,9 @@ class ShardFiles(Protocol):
     def common(self, name: str) -> Path:
         """A local copy of a file of the data set's own folder, such as origins.json. Raises DataError."""
 
+    def place(self, name: str) -> Path:
+        """Where a file lies that is made from the data set on this machine, such as train/pack-2048.json."""
+
 
 class Quarantined(DataError):
     """The tokens of this shard are damaged, and the run goes without them."""
@@ -73,6 +76,10 @@ class LocalFiles:
     def sizes(self) -> Mapping[str, int]:
         """See `ShardFiles`."""
         return list_sizes(self._folder / self._split)
+
+    def place(self, name: str) -> Path:
+        """See `ShardFiles`."""
+        return self._folder / name
 
     def common(self, name: str) -> Path:
         """See `ShardFiles`."""

@@ -1,15 +1,20 @@
-"""Cuts a split into rows of S inputs and S labels.
+"""Cuts a split into rows of S inputs and S labels, documents following one another.
 
-Row k is the tokens [kS, kS + S + 1): its inputs are the first S of them, its labels the last S, so neighbouring rows
-share one token and every pair (token, next token) is in exactly one row.
+In the first epoch row k is the tokens [kS, kS + S + 1): its inputs are the first S of them, its labels the last S, so
+neighbouring rows share one token and every pair (token, next token) is in at most one row. In epoch e all cuts are
+moved on by a number in [0, S) that is drawn from (seed, source, e), and the split is taken as a circle: its first token
+follows its last. So each epoch has the same number of rows R = (N - 1) // S, no pair is in two of them, and of the N
+pairs on the circle the N - R S (1 to S) before the first cut are left out, other ones in each epoch.
 """
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 
 from data_pipeline.format.dataset import Int64, TokenDataset
-from data_pipeline.rows.batch import IGNORE, Batch
+from data_pipeline.rows.pieces import Pieces
 
 
 def row_count(tokens: int, sequence_length: int) -> int:
@@ -17,30 +22,46 @@ def row_count(tokens: int, sequence_length: int) -> int:
     return max(0, (tokens - 1) // sequence_length)
 
 
-def read_rows(dataset: TokenDataset, rows: Int64, sequence_length: int, isolate_documents: bool) -> Batch:
-    """The whole rows with these numbers, in this order."""
-    starts = rows * sequence_length
-    block = dataset.gather(starts, sequence_length + 1)
-    tokens, labels = block[:, :-1].copy(), block[:, 1:].copy()
-    if not isolate_documents:
-        return Batch(tokens, labels)
-    ids = document_numbers(dataset, starts, sequence_length + 1)
-    return isolate(tokens, labels, ids)
+class ConcatRows:
+    """The rows of a split, cut anew in each epoch."""
+
+    pads = False
+
+    def __init__(self, dataset: TokenDataset, sequence_length: int, seed: int, source: str):
+        self._dataset, self._length, self._seed, self._source = dataset, sequence_length, seed, source
+        self.rows = row_count(dataset.tokens, sequence_length)
+
+    @property
+    def rows_per_shard(self) -> Int64:
+        """The rows that begin in each shard in the first epoch; in others a row may begin less than S further on."""
+        edges = -(-self._dataset.shard_starts // self._length)
+        return np.diff(np.minimum(edges, self.rows))
+
+    def pieces(self, epoch: int, rows: Int64) -> Pieces:
+        """The tokens of rows: one piece each, but two where a row goes over the end of the split."""
+        starts = (rows * self._length + self.shift(epoch)) % self._dataset.tokens
+        return circular(starts, self._length + 1, self._dataset.tokens)
+
+    def shift(self, epoch: int) -> int:
+        """By how much the cuts of an epoch are moved on, below S; 0 in the first."""
+        if epoch == 0:
+            return 0
+        digest = hashlib.blake2b(f"{self._seed}\0{self._source}\0{epoch}\0shift".encode(), digest_size=16).digest()
+        return int.from_bytes(digest, "little") % self._length
 
 
-def isolate(tokens: Int64, labels: Int64, ids: Int64) -> Batch:
-    """Documents kept apart: `ids` [rows, S + 1] numbers the documents along each row and beyond it by one token."""
-    labels[ids[:, 1:] != ids[:, :-1]] = IGNORE
-    ids = ids[:, :-1]
-    column = np.arange(ids.shape[1])
-    begins = np.diff(ids, axis=1, prepend=-1) != 0
-    positions = column - np.maximum.accumulate(np.where(begins, column, 0), axis=1)
-    return Batch(tokens, labels, positions, ids.copy())
-
-
-def document_numbers(dataset: TokenDataset, starts: Int64, length: int) -> Int64:
-    """For `length` tokens from each start: 0 in the first document, 1 in the next, and so on; [rows, length]."""
-    steps = np.zeros((len(starts), length), dtype=np.int64)
-    for i, start in enumerate(starts.tolist()):
-        steps[i, dataset.boundaries(start, start + length) - start] = 1
-    return np.cumsum(steps, axis=1)
+def circular(starts: Int64, length: int, tokens: int) -> Pieces:
+    """Stretches of `length` from each start on, over the end of so many tokens to their beginning if need be."""
+    row = np.arange(len(starts))
+    column = np.zeros_like(row)
+    lengths = np.minimum(tokens - starts, length)
+    over = np.flatnonzero(lengths < length)
+    if not over.size:
+        return Pieces(row, column, starts, lengths)
+    after = over + 1
+    return Pieces(
+        np.insert(row, after, over),
+        np.insert(column, after, lengths[over]),
+        np.insert(starts, after, 0),
+        np.insert(lengths, after, length - lengths[over]),
+    )

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from data_pipeline.format.dataset import TokenDataset
-from data_pipeline.rows.batch import IGNORE, Batch, join
-from data_pipeline.rows.concat import document_numbers, isolate, read_rows, row_count
+from data_pipeline.rows.batch import Batch, Buffer
+from data_pipeline.rows.pieces import Pieces, boundaries, fill_pieces, pad
 
 
 class EvaluationRows:
@@ -19,7 +19,6 @@ class EvaluationRows:
 
     def __init__(self, dataset: TokenDataset, sequence_length: int, isolate_documents: bool):
         self.dataset, self.sequence_length, self.isolate_documents = dataset, sequence_length, isolate_documents
-        self._whole = row_count(dataset.tokens, sequence_length)
 
     def __len__(self) -> int:
         return -(-(self.dataset.tokens - 1) // self.sequence_length)
@@ -28,28 +27,17 @@ class EvaluationRows:
         """Batches of one row each."""
         return (self.rows(index, 1) for index in range(len(self)))
 
-    def rows(self, first: int, count: int) -> Batch:
-        """Rows first, first + 1, ...: `count` of them, or fewer at the end."""
-        stop = min(first + count, len(self))
-        whole = read_rows(
-            self.dataset, np.arange(first, min(stop, self._whole)), self.sequence_length, self.isolate_documents
-        )
-        if stop <= self._whole or first >= len(self):
-            return whole
-        return join([whole, self._partial()])
-
-    def _partial(self) -> Batch:
-        size = self.sequence_length
-        start = self._whole * size
-        found = self.dataset.read(start, self.dataset.tokens).astype(np.int64)
-        block = np.full(size + 1, self.dataset.manifest.eod_id, dtype=np.int64)
-        block[: len(found)] = found
-        tokens, labels = block[None, :-1].copy(), block[None, 1:].copy()
-        labels[:, len(found) - 1 :] = IGNORE
-        if not self.isolate_documents:
-            return Batch(tokens, labels)
-        ids = np.empty((1, size + 1), dtype=np.int64)
-        ids[:, : len(found)] = document_numbers(self.dataset, np.asarray([start]), len(found))
-        # The filling is a document of its own.
-        ids[:, len(found) :] = ids[0, len(found) - 1] + 1
-        return isolate(tokens, labels, ids)
+    def rows(self, first: int, count: int, size: int = 0) -> Batch:
+        """Rows first, first + 1, ...: `count` or fewer at the end; then rows that do not count, up to `size`."""
+        numbers = np.arange(first, max(first, min(first + count, len(self))))
+        places, width = np.arange(len(numbers)), self.sequence_length + 1
+        starts = numbers * self.sequence_length
+        pieces = Pieces(places, np.zeros_like(places), starts, np.minimum(width, self.dataset.tokens - starts))
+        every = np.arange(max(len(numbers), size))
+        out = Buffer(len(every), self.sequence_length, self.isolate_documents)
+        fill_pieces(self.dataset, pieces, every, out)
+        padding = pad(pieces, every, out, self.dataset.manifest.eod_id)
+        if self.isolate_documents:
+            found = boundaries(self.dataset, pieces, pieces.places(every, width), inner=True)
+            out.begin_documents(np.concatenate([found, padding]))
+        return out.finish()

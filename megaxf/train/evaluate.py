@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from data_pipeline.format.manifest import read_manifest
-from data_pipeline.rows.batch import IGNORE, Batch, join
+from data_pipeline.rows.batch import Batch
 from data_pipeline.rows.evaluation import EvaluationRows
 from megaxf.config import Run
 from megaxf.config_errors import ConfigError
@@ -75,9 +75,6 @@ def evaluate(
 
 
 def padded(rows: EvaluationRows, first: int, size: int, total: int) -> Batch:
-    """Rows first .. first + size - 1, filled up beyond row `total` with a row whose labels do not count."""
+    """Rows first .. first + size - 1, filled up beyond row `total` with rows whose labels do not count."""
     wanted = max(0, min(first + size, total) - first)
-    filler = rows.rows(0, 1)
-    filler.labels[:] = IGNORE
-    parts = ([rows.rows(first, wanted)] if wanted else []) + [filler] * (size - wanted)
-    return join(parts)
+    return rows.rows(first, wanted, size)

@@ -1,0 +1,129 @@
+"""Puts documents into rows so that none is cut that fits: best-fit decreasing, a shard at a time.
+
+A document longer than a row of S + 1 tokens is cut into whole rows, neighbours of which share one token as in `concat`,
+so that each of its pairs (token, next token) is in exactly one row; what is left (2 to S tokens) is packed with the
+short documents. Packing takes the longest first and puts each into the row with the least room that is enough (D. S.
+Johnson, Near-optimal bin packing algorithms, 1973).
+
+The lengths are small whole numbers, so the rows are kept by the room that they have left, and all pieces of one length
+are placed at once: the work is a few steps for each length that occurs, not for each document.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import NamedTuple
+
+import numpy as np
+
+from data_pipeline.format.dataset import Int64
+
+
+class Packed(NamedTuple):
+    """Rows of a shard: row k holds the pieces [firsts[k], firsts[k + 1]), in the order of the shard."""
+
+    firsts: Int64
+    """[rows + 1]"""
+    starts: Int64
+    """[pieces], in tokens of the shard."""
+    lengths: Int64
+    """[pieces]"""
+
+
+def pack_best_fit(documents: Int64, sequence_length: int) -> Packed:
+    """Rows for the documents of a shard, given by their lengths [documents] with EOD."""
+    wholes = (documents - 1) // sequence_length * (documents > sequence_length)
+    begins = np.cumsum(documents) - documents
+    rest = documents - wholes * sequence_length
+    # A single token that is left of a cut document is the last label of the row before.
+    kept = np.flatnonzero((rest > 1) | (wholes == 0))
+    rows, count = best_fit(rest[kept], sequence_length + 1)
+    cut = np.repeat(np.arange(len(documents)), wholes)
+    turn = np.arange(len(cut)) - np.repeat(np.cumsum(wholes) - wholes, wholes)
+    return in_rows(
+        np.concatenate([np.arange(len(cut)), rows + len(cut)]),
+        len(cut) + count,
+        np.concatenate([begins[cut] + turn * sequence_length, (begins + wholes * sequence_length)[kept]]),
+        np.concatenate([np.full(len(cut), sequence_length + 1), rest[kept]]),
+    )
+
+
+def in_rows(rows: Int64, count: int, starts: Int64, lengths: Int64) -> Packed:
+    """Pieces with the number of the row of each, brought into the order of `count` rows."""
+    order = _order(rows)
+    firsts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))])
+    return Packed(firsts, starts[order], lengths[order])
+
+
+def best_fit(lengths: Int64, capacity: int) -> tuple[Int64, int]:
+    """Best-fit decreasing: the row [pieces] of each piece, and the number of rows. No length is over the capacity."""
+    rows = _Rows(capacity)
+    counts = np.bincount(lengths, minlength=1)
+    for length in np.flatnonzero(counts)[::-1].tolist():
+        left = int(counts[length])
+        while left:
+            room, first, size = rows.take(length, left)
+            # Best fit fills a row with pieces of this length before it touches the next one.
+            each = room // length
+            full = min(size, left // each)
+            rows.add(room, first, full, length, each)
+            left -= full * each
+            if full < size:
+                rows.add(room, first + full, 1, length, left)
+                rows.put(room, first + full + 1, size - full - 1)
+                left = 0
+    found = np.empty(len(lengths), np.int64)
+    found[_order(capacity - lengths)] = rows.by_piece()
+    return found, rows.opened
+
+
+class _Rows:
+    """Rows that are being filled, as ranges of neighbours that have the same room left."""
+
+    def __init__(self, capacity: int):
+        self.opened = 0
+        self._capacity = capacity
+        self._ranges: list[list[tuple[int, int]]] = [[] for _ in range(capacity + 1)]
+        """First row and number of rows, by room."""
+        self._rooms: list[int] = []
+        """The rooms for which there are ranges, ascending."""
+        self._firsts: list[int] = []
+        self._sizes: list[int] = []
+
+    def take(self, length: int, pieces: int) -> tuple[int, int, int]:
+        """Rows with the least room that is enough: their room, the first, how many; new ones where there are none."""
+        place = bisect_left(self._rooms, length)
+        if place == len(self._rooms):
+            first, size = self.opened, -(-pieces // (self._capacity // length))
+            self.opened += size
+            return self._capacity, first, size
+        room = self._rooms[place]
+        first, size = self._ranges[room].pop()
+        if not self._ranges[room]:
+            del self._rooms[place]
+        return room, first, size
+
+    def add(self, room: int, first: int, size: int, length: int, pieces: int) -> None:
+        """Puts so many pieces of a length into each of the rows."""
+        if size:
+            self._firsts += [first] * pieces
+            self._sizes += [size] * pieces
+            self.put(room - pieces * length, first, size)
+
+    def put(self, room: int, first: int, size: int) -> None:
+        """Keeps rows for later."""
+        if room and size:
+            if not self._ranges[room]:
+                insort(self._rooms, room)
+            self._ranges[room].append((first, size))
+
+    def by_piece(self) -> Int64:
+        """The row of each piece, in the order in which they were added."""
+        sizes = np.asarray(self._sizes, np.int64)
+        steps = np.asarray(self._firsts, np.int64) - (np.cumsum(sizes) - sizes)
+        return np.arange(len(sizes) and int(sizes.sum())) + np.repeat(steps, sizes)
+
+
+def _order(keys: Int64) -> Int64:
+    """What a stable argsort gives, of keys below 2^31: sorting whole numbers is several times as fast."""
+    return np.sort((keys << 32) | np.arange(len(keys))) & 0xFFFFFFFF

@@ -1,0 +1,122 @@
+"""The rows of a pack index: found beside the shards, or made there by the first process that asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_pipeline.errors import DataError
+from data_pipeline.format.dataset import Int64, TokenDataset
+from data_pipeline.format.recent import Recent
+from data_pipeline.rows.best_fit import Packed
+from data_pipeline.rows.pack_index import Summary, file_ending, pack_shard, read_pack, read_summary, write_summary
+from data_pipeline.rows.pieces import Pieces
+from data_pipeline.stream.locks import locked
+
+_PIECES = 1 << 25
+"""Pieces of the indices that are mapped at a time: 400 MB of files."""
+
+Mapper = Callable[[Callable[[int], list[int]], range], Iterable[list[int]]]
+"""`map`, or that of a pool of processes."""
+
+
+class PackedRows:
+    """The rows of a split that a packing makes: the same in each epoch."""
+
+    pads = True
+
+    def __init__(self, dataset: TokenDataset, sequence_length: int, packing: str):
+        """Raises DataError where there is no index and none can be made."""
+        self._dataset, self._length, self._packing = dataset, sequence_length, packing
+        self.summary = pack(dataset, sequence_length, packing)
+        self.rows_per_shard: Int64 = np.asarray(self.summary.rows, np.int64)
+        self._row_starts = np.concatenate([[0], np.cumsum(self.rows_per_shard)])
+        self.rows = int(self._row_starts[-1])
+        self._packs: Recent[Packed] = Recent(_PIECES, lambda packed: len(packed.starts))
+
+    def pieces(self, epoch: int, rows: Int64) -> Pieces:
+        """The documents of rows, which are the same in each epoch."""
+        shards = np.searchsorted(self._row_starts, rows, side="right") - 1
+        starts, lengths = [], []
+        for shard, row in zip(shards.tolist(), (rows - self._row_starts[shards]).tolist(), strict=True):
+            packed = self._packs.get(shard) or self._open(shard)
+            first, last = packed.firsts[row : row + 2].tolist()
+            starts.append(packed.starts[first:last] + self._dataset.shard_starts[shard])
+            lengths.append(packed.lengths[first:last])
+        row = np.repeat(np.arange(len(rows)), [len(one) for one in lengths])
+        length = np.concatenate([np.empty(0, np.int64), *lengths]).astype(np.int64)
+        before = np.cumsum(length) - length
+        column = before - before[np.searchsorted(row, row)]
+        return Pieces(row, column, np.concatenate([np.empty(0, np.int64), *starts]).astype(np.int64), length)
+
+    def _open(self, shard: int) -> Packed:
+        ending = file_ending(self._packing, self._length)
+        path = _place(self._dataset, f"{self._dataset.shards[shard].name}.{ending}")
+        if not path.exists():
+            path = self._dataset.files.path(shard, ending)
+        packed = read_pack(path, self._dataset.shards[shard].len_xxh3_128, self._length)
+        return self._packs.put(shard, packed)
+
+
+def pack(
+    dataset: TokenDataset,
+    sequence_length: int,
+    packing: str,
+    mapper: Mapper = map,
+    advance: Callable[[int], Any] = lambda shards: None,
+) -> Summary:
+    """The packing of a split, made unless it is there; one process makes it and others wait. Raises DataError.
+
+    `advance` hears of every shard that is packed.
+    """
+    name = f"{file_ending(packing, sequence_length)}.json"
+    if found := _find(dataset, name):
+        return found
+    path = _place(dataset, name)
+    try:
+        with locked(path.with_name(f".{name}.lock")):
+            if found := read_summary(path, dataset):
+                return found
+            counts = []
+            work = PackShard(dataset, sequence_length, packing, path.parent)
+            for count in mapper(work, range(len(dataset.shards))):
+                counts.append(count)
+                advance(1)
+            rows, tokens, thrown = (list(column) for column in zip(*counts, strict=True)) if counts else ([], [], [])
+            summary = Summary(rows, tokens, thrown)
+            write_summary(path, dataset, summary)
+            return summary
+    except OSError as error:
+        raise DataError(
+            f"cannot be written ({error.strerror}): the rows of packing {packing} for sequence_length "
+            f"{sequence_length} must be made once, by one who may write there: megaxf data pack",
+            path,
+        ) from None
+
+
+class PackShard:
+    """Packs a shard by its number; goes to other processes."""
+
+    def __init__(self, dataset: TokenDataset, sequence_length: int, packing: str, folder: Path):
+        self._arguments = (sequence_length, packing, folder)
+        self._dataset = dataset
+
+    def __call__(self, shard: int) -> list[int]:
+        """Rows, tokens and what is thrown away."""
+        return pack_shard(self._dataset, shard, *self._arguments)
+
+
+def _find(dataset: TokenDataset, name: str) -> Summary | None:
+    """A packing that is complete, in the data set's folder or in its store."""
+    try:
+        return read_summary(dataset.files.common(f"{dataset.split}/{name}"), dataset)
+    except DataError:
+        return None
+
+
+def _place(dataset: TokenDataset, name: str) -> Path:
+    """Where a file of a packing lies that is made on this machine."""
+    return dataset.files.place(f"{dataset.split}/{name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -46,15 +47,15 @@ def match_files(pattern: str, options: ReadOptions) -> list[File]:
     """The files that a pattern stands for, sorted; `**` goes through folders, hidden files are passed over."""
     if is_url(pattern):
         system, inside = url_system(pattern)
+        folder = re.split(r"[*?[]", inside)[0].rpartition("/")[0]
         found = [
             File(system.unstrip_protocol(path), int(info["size"]))
             for path, info in system.glob(inside, detail=True).items()
-            if info["type"] == "file"
+            if info["type"] == "file" and "/." not in path.removeprefix(folder)
         ]
     else:
-        found = [
-            File(path, os.path.getsize(path)) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)
-        ]
+        matches = filter(os.path.isfile, glob.glob(pattern, recursive=True))
+        found = [File(path, os.path.getsize(path)) for path in matches]
     return sorted(file for file in found if _wanted(os.path.basename(file.path), file.path, options, ("",)))
 
 

@@ -118,6 +118,7 @@ def _opened(name: str, options: ReadOptions) -> tuple[Any, list[str]]:
     return found.select_columns([steps[0]]).with_format("arrow"), steps
 
 
+@lru_cache(maxsize=1)
 def _streamed(name: str, options: ReadOptions) -> Any:
     found = _loaded(name, options, streaming=True)
     return found[_split(found, name, options)]

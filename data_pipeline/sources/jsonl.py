@@ -39,7 +39,7 @@ NOT_JSON = "not valid JSON"
 _DAMAGED = "the compressed file is damaged"
 _MISSING = object()
 _TAIL_BYTES = 1 << 16
-"""Read at a time behind the end of a range, to find the end of its last line."""
+"""Read at a time to find the first line of a range, and behind its end the end of the last one."""
 
 
 @dataclass
@@ -129,15 +129,16 @@ def _lines_of_range(raw: BinaryIO, start: int, stop: int) -> Iterator[bytes]:
     position = start
     if start:
         # A line begins at `start` if the byte before it is an LF, else behind the first LF from there on.
-        raw.seek(start - 1)
         position = start - 1
-        while (found := (chunk := raw.read(BLOCK_BYTES)).find(b"\n")) < 0:
+        raw.seek(position)
+        while (found := (chunk := raw.read(_TAIL_BYTES)).find(b"\n")) < 0:
             position += len(chunk)
             if not chunk or position >= stop:
                 return
         position += found + 1
         raw.seek(position)
-    yield from _cut_at_line_ends(raw, stop - position)
+    if position < stop:
+        yield from _cut_at_line_ends(raw, stop - position)
 
 
 def _cut_at_line_ends(stream: Any, limit: int | None = None) -> Iterator[bytes]:

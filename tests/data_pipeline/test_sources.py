@@ -125,14 +125,15 @@ def test_a_bad_line_is_named_and_its_neighbours_are_read(tmp_path, line, fault):
 
 
 @pytest.mark.parametrize("ending", ["gz", "zst"])
-def test_a_cut_compressed_file_is_named(tmp_path, ending):
+def test_a_cut_compressed_file_is_named(tmp_path, ending, monkeypatch):
+    monkeypatch.setattr(jsonl, "BLOCK_BYTES", 1 << 16)
     path = tmp_path / f"a.jsonl.{ending}"
-    data = Path(write_jsonl(tmp_path / "plain", TEXTS * 2000)).read_bytes()
+    data = Path(write_jsonl(tmp_path / "plain", TEXTS * 100)).read_bytes()
     write_compressed(path, data)
     path.write_bytes(path.read_bytes()[:-20])
     *records, last = read(path)
     assert "the compressed file is damaged" in last.fault and last.place.startswith(f"{path}:")
-    assert [record.text for record in records if not record.fault] == (TEXTS * 2000)[: len(records)]
+    assert records and [record.text for record in records] == (TEXTS * 100)[: len(records)]
 
 
 def write_parquet(path: Path, column: pyarrow.Array, **options) -> Path:

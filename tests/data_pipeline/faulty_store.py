@@ -67,7 +67,9 @@ def build_set(folder: Path, shards: int, shard_tokens: int = 3000, seed: int = 0
     random = np.random.default_rng(seed)
     with DatasetWriter(folder, vocab_size=257, eod_id=256, shard_tokens=shard_tokens) as writer:
         for _ in range(shards):
-            lengths = np.asarray([shard_tokens // 2, shard_tokens // 4, shard_tokens - shard_tokens // 2 - shard_tokens // 4])
+            lengths = np.asarray(
+                [shard_tokens // 2, shard_tokens // 4, shard_tokens - shard_tokens // 2 - shard_tokens // 4]
+            )
             ids = random.integers(0, 256, shard_tokens)
             ids[np.cumsum(lengths) - 1] = 256
             writer.add("train", ids, lengths)

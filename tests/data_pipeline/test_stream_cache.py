@@ -72,7 +72,9 @@ def test_damage_in_the_store_is_named_and_never_kept(tmp_path):
 @pytest.mark.parametrize("ending", ["len", "xxh"])
 def test_damage_beside_the_tokens_is_named(ending, folder, tmp_path):
     ours = open_faulty(folder, tmp_path / "cache", flip={f"shard-00002.{ending}": 99})
-    with pytest.raises(DamageError, match=rf"shard-00002\.{ending}: .*xxh3_128 [0-9a-f]{{32}}, expected [0-9a-f]{{32}}"):
+    with pytest.raises(
+        DamageError, match=rf"shard-00002\.{ending}: .*xxh3_128 [0-9a-f]{{32}}, expected [0-9a-f]{{32}}"
+    ):
         ours.document_ends(2), ours.shard_tokens(2)
     assert f"shard-00002.{ending}" not in in_cache(tmp_path / "cache")
 
@@ -170,7 +172,7 @@ def test_bad_requests_are_refused(folder, tmp_path):
         open_faulty(folder, tmp_path / "file")
     with pytest.raises(DataError, match='"skip" needs a quarantine folder'):
         CacheOptions(tmp_path, on_damage="skip")
-    with pytest.raises(DataError, match='on_damage = "ignore"|on_damage = \'ignore\''):
+    with pytest.raises(DataError, match="on_damage = \"ignore\"|on_damage = 'ignore'"):
         CacheOptions(tmp_path, on_damage="ignore")
     with pytest.raises(DataError, match="limit_bytes = 0"):
         CacheOptions(tmp_path, limit_bytes=0)

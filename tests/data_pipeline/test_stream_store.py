@@ -38,7 +38,9 @@ def test_failures_and_short_answers_pass_by(tmp_path):
 
 
 def test_a_store_that_never_answers_is_named_with_its_last_reason(tmp_path):
-    with pytest.raises(DataError, match=r"faulty://.*/x\.bin: .* in 4 tries, .*ConnectionResetError: .* read 4") as found:
+    with pytest.raises(
+        DataError, match=r"faulty://.*/x\.bin: .* in 4 tries, .*ConnectionResetError: .* read 4"
+    ) as found:
         store_with(tmp_path, b"abc", fail_every=1).read("x.bin")
     assert not isinstance(found.value, DamageError)
 

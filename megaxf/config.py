@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from megaxf.config_checks import disagreements
 from megaxf.config_errors import ConfigError, explain
-from megaxf.config_files import dump_yaml, read_run_file
+from megaxf.config_files import dump_yaml, read_model_file, read_run_file
 from megaxf.models.registry import family
 
 Positive = Annotated[int, Field(gt=0)]
@@ -225,6 +225,18 @@ def load_run(path: str | Path, overrides: list[str] | None = None, world_size: i
     """
     settings, problems = read_run_file(Path(path), overrides or [])
     return validate(settings, str(path), problems, world_size)
+
+
+def load_model(name: str) -> Any:
+    """The Config of a model alone. name: of a file in configs/models, or a path. Raises ConfigError."""
+    settings = read_model_file(name)
+    try:
+        config: Any = family(settings.get("family", "llama")).Config
+        return config.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError(name, explain(error.errors(), config, settings)) from None
+    except ValueError as error:
+        raise ConfigError(name, [f"family: {error}"]) from None
 
 
 def validate(

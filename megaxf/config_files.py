@@ -86,6 +86,11 @@ def read_run_file(path: Path, overrides: list[str]) -> tuple[dict[str, Any], lis
     return settings, problems
 
 
+def read_model_file(name: str) -> dict[str, Any]:
+    """The settings of a model by its name in configs/models or its path. Raises ConfigError where it cannot be read."""
+    return _read_mapping(_find_model_file(name, Path("command line")))
+
+
 def _read_mapping(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from types import ModuleType
 import data_pipeline.sources
 from data_pipeline.errors import DataError
 from data_pipeline.sources import huggingface, text
-from data_pipeline.sources.base import File, Part, ReadOptions, Unit
+from data_pipeline.sources.base import File, ReadOptions, Unit
 from data_pipeline.sources.files import is_pattern, is_url, match_files, search_folder, url_system
 
 
@@ -83,8 +83,3 @@ def _reader_of(path: str, readers: list[ModuleType]) -> ModuleType:
     """By the longest ending that fits; what nobody knows is text."""
     fits = [(len(ending), reader) for reader in readers for ending in reader.ENDINGS if path.lower().endswith(ending)]
     return max(fits, key=lambda fit: fit[0])[1] if fits else text
-
-
-def find_parts(name: str, options: ReadOptions) -> list[Part]:
-    """The interface of the first version, until `prepare` reads units: whole files."""
-    return [Part(unit) for unit in _units(name, options, 1 << 62)]

@@ -49,9 +49,6 @@ class Tokenizer(Protocol):
     def encode(self, text: str) -> list[int]:
         """The ids of a text, with no marks at its edges."""
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text; the same as `encode` of each."""
-
     def encode_documents(self, texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The ids of texts one after another (u16 or u32 by `vocab_size`), and each text's number of ids [texts].
 

@@ -58,13 +58,10 @@ class HuggingFaceTokenizer:
         """The ids of a text, with no marks at its edges."""
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text."""
-        return [one.ids for one in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-
     def encode_documents(self, texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The ids of all texts and the length of each."""
-        return joined(self.encode_batch(texts), self.vocab_size)
+        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return joined([one.ids for one in found], self.vocab_size)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special tokens give nothing."""

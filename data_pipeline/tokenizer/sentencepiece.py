@@ -56,10 +56,6 @@ class SentencePieceTokenizer:
         ids: list[int] = self._processor.encode(text)
         return ids
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text."""
-        return [self.encode(text) for text in texts]
-
     def encode_documents(self, texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The ids of all texts and the length of each."""
         # One thread: processes are what the work is spread over.

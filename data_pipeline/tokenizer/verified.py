@@ -57,10 +57,6 @@ class VerifiedTokenizer:
         """The ids of a text, by the reference."""
         return self._reference.encode(text)
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, by the reference."""
-        return self._reference.encode_batch(texts)
-
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
         return self._reference.decode(ids)

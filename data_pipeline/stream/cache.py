@@ -19,7 +19,7 @@ import numpy as np
 from data_pipeline.errors import DataError
 from data_pipeline.format.files import Quarantined
 from data_pipeline.format.hashes import HASH_DTYPE
-from data_pipeline.format.manifest import MANIFEST, Manifest, Shard, parse_manifest, write_whole
+from data_pipeline.format.manifest import MANIFEST, ORIGINS, Manifest, Shard, parse_manifest, write_whole
 from data_pipeline.stream.ahead import Ahead
 from data_pipeline.stream.fetch import Expected, download, expected_blocks, expected_whole, local_fault
 from data_pipeline.stream.options import CacheOptions
@@ -72,6 +72,8 @@ class CachedFiles:
         if covered and self.is_out(shard_number):
             raise Quarantined("is out of this run, since its bytes in the store are damaged", self._url(shard))
         self._use(shard_number)
+        if ending not in shard.file_hashes() and (made := self.place(f"{self._split}/{shard.name}.{ending}")).exists():
+            return made
         try:
             with self._room.fetching(self._key(shard)):
                 path = self._bring(shard, ending, IN_USE)
@@ -102,12 +104,18 @@ class CachedFiles:
     def common(self, name: str) -> Path:
         """See `ShardFiles`."""
         path = self.place(name)
-        if not path.exists():
-            write_whole(path, self._store.read(name))
+        expected = expected_whole(0, self._manifest.origins_xxh3_128 if name == ORIGINS else None)
+        with self._room.fetching(str(path)):
+            if not path.exists():
+                data = self._store.read(name, fault=lambda data: expected.fault(0, data))
+                try:
+                    write_whole(path, data)
+                except OSError as error:
+                    raise DataError(f"cannot be written ({error}); check the cache folder", path) from None
         return path
 
     def place(self, name: str) -> Path:
-        """See `ShardFiles`. Apart from the shards: such files are few, small, and not dropped."""
+        """See `ShardFiles`. Such files are not dropped: the store may not have them."""
         path = Path(self._options.folder) / ".common" / self._digest / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path

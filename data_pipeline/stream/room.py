@@ -1,6 +1,7 @@
 """The cache folder of a node, shared by its processes: what lies there, who needs it, what is dropped for new files.
 
     <folder>/<manifest digest>/<split>/<shard>.bin     whole files, each renamed from .part when all of it was right
+    <folder>/.common/<manifest digest>/...             files beside the shards, not counted, never dropped
     <folder>/.locks/room                               held while the folder is measured, changed or announced to
     <folder>/.locks/<0 to 255>                         held while a file of a shard is fetched: its hash says which
     <folder>/.needs/<pid>-<n>                          what one reader of one process needs next, in order

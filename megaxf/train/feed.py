@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from data_pipeline.format.files import check_sizes
 from data_pipeline.loader.batches import Batches, check_vocabulary
 from data_pipeline.rows.batch import Batch
 from megaxf.config import Run
@@ -25,7 +24,7 @@ def open_batches(run: Run, split: str, names: list[str] | None = None) -> Batche
     )
     check_vocabulary(batches, run.model.vocab_size)
     for dataset in batches.datasets:
-        check_sizes(dataset.folder, dataset.manifest, split)
+        dataset.check_sizes()
     return batches
 
 

@@ -28,7 +28,7 @@ class FaultyFileSystem(LocalFileSystem):
     cachable = False
 
     def __init__(self, log="", fail_every=0, short_every=0, flip=None, delay=0.0, kill_at=0, **kwargs):
-        """`flip`: file name -> how many reads of it come with one wrong byte; `kill_at`: the read that ends the process."""
+        """`flip`: file name -> how many reads of it get one wrong byte; `kill_at`: the read that ends the process."""
         super().__init__(**kwargs)
         self.log, self.fail_every, self.short_every, self.delay, self.kill_at = (
             log, fail_every, short_every, delay, kill_at
@@ -67,12 +67,10 @@ def build_set(folder: Path, shards: int, shard_tokens: int = 3000, seed: int = 0
     random = np.random.default_rng(seed)
     with DatasetWriter(folder, vocab_size=257, eod_id=256, shard_tokens=shard_tokens) as writer:
         for _ in range(shards):
-            lengths = np.asarray(
-                [shard_tokens // 2, shard_tokens // 4, shard_tokens - shard_tokens // 2 - shard_tokens // 4]
-            )
+            ends = np.asarray([shard_tokens // 2, shard_tokens // 4 * 3, shard_tokens])
             ids = random.integers(0, 256, shard_tokens)
-            ids[np.cumsum(lengths) - 1] = 256
-            writer.add("train", ids, lengths)
+            ids[ends - 1] = 256
+            writer.add("train", ids, np.diff(ends, prepend=0))
         return writer.finish()
 
 

@@ -8,34 +8,18 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
-from data_pipeline.errors import DataError
 from data_pipeline.sources.base import File, ReadOptions
+from data_pipeline.stream.store import connect, is_url
 
 
 def open_file(path: str) -> BinaryIO:
     """Opens a local file or a URL for reading."""
     if not is_url(path):
         return open(path, "rb")
-    system, inside = url_system(path)
+    system, inside = connect(path)
     return cast(BinaryIO, system.open(inside, "rb"))
-
-
-def is_url(name: str) -> bool:
-    """Whether a name is one for fsspec (`s3://...`), not for the local file system."""
-    return "://" in name
-
-
-def url_system(url: str) -> tuple[Any, str]:
-    """The fsspec file system of a URL, and the path in it. Raises DataError where no such store can be reached."""
-    import fsspec
-
-    try:
-        system, inside = fsspec.url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise DataError(f"cannot be opened ({error})", url) from None
-    return system, inside
 
 
 def is_pattern(name: str) -> bool:
@@ -46,7 +30,7 @@ def is_pattern(name: str) -> bool:
 def match_files(pattern: str, options: ReadOptions) -> list[File]:
     """The files that a pattern stands for, sorted; `**` goes through folders, hidden files are passed over."""
     if is_url(pattern):
-        system, inside = url_system(pattern)
+        system, inside = connect(pattern)
         folder = re.split(r"[*?[]", inside)[0].rpartition("/")[0]
         found = [
             File(system.unstrip_protocol(path), int(info["size"]))
@@ -80,7 +64,7 @@ def _below_path(name: str, options: ReadOptions) -> Iterator[tuple[str, File]]:
 
 
 def _below_url(name: str, options: ReadOptions) -> Iterator[tuple[str, File]]:
-    system, root = url_system(name)
+    system, root = connect(name)
     for path, info in system.find(root, detail=True).items():
         inside = path.removeprefix(root).strip("/")
         if not any(_passed_over(folder, options) for folder in inside.split("/")[:-1]):

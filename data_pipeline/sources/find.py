@@ -13,7 +13,8 @@ import data_pipeline.sources
 from data_pipeline.errors import DataError
 from data_pipeline.sources import huggingface, text
 from data_pipeline.sources.base import File, ReadOptions, Unit
-from data_pipeline.sources.files import is_pattern, is_url, match_files, search_folder, url_system
+from data_pipeline.sources.files import is_pattern, match_files, search_folder
+from data_pipeline.stream.store import connect, is_url
 
 
 def find_units(inputs: Sequence[str], options: ReadOptions, unit_bytes: int) -> list[list[Unit]]:
@@ -50,7 +51,7 @@ def _files(name: str, options: ReadOptions) -> list[File] | None:
 
 def _folder_or_url(name: str, options: ReadOptions) -> list[File]:
     if is_url(name):
-        system, inside = url_system(name)
+        system, inside = connect(name)
         if not system.exists(inside):
             raise DataError("does not exist", name)
         if system.isfile(inside):

@@ -47,7 +47,7 @@ class Store:
         """`options` go to the store's own class, such as `endpoint_url` for s3. Raises DataError for an unknown one."""
         self.url = url.rstrip("/")
         self._retries = retries or Retries()
-        self._files, self._root = _connect(self.url, options or {})
+        self._files, self._root = connect(self.url, options)
         # Begins elsewhere in each process, so that the ranks of a node do not come back at the same moment.
         self._waits = itertools.count(os.getpid())
 
@@ -111,14 +111,13 @@ class Store:
         return longest * (0.5 + 0.5 * (next(self._waits) * _GOLDEN % 1.0))
 
 
-def _connect(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """The fsspec file system of a URL, and the path of the folder in it."""
+def connect(url: str, options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+    """The fsspec file system of a URL, and the path in it. Raises DataError where no such store is known."""
     from fsspec.core import url_to_fs
 
     try:
-        files, root = url_to_fs(url, **options)
+        files, path = url_to_fs(url, **(options or {}))
     except (ImportError, ValueError) as error:
-        protocol = url.split("://")[0]
-        extra = f'; for {protocol}:// run pip install "megaxf[s3]"' if protocol == "s3" else ""
-        raise DataError(f"cannot be opened as a store ({error}){extra}", url) from None
-    return files, str(root).rstrip("/")
+        extra = '; run pip install "megaxf[s3]"' if url.startswith("s3://") else ""
+        raise DataError(f"cannot be opened ({error}){extra}", url) from None
+    return files, str(path).rstrip("/")

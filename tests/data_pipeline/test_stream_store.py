@@ -89,7 +89,7 @@ def test_waits_double_up_to_a_bound_and_differ(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_opened():
-    with pytest.raises(DataError, match=r"nonsense://bucket: cannot be opened as a store"):
+    with pytest.raises(DataError, match=r"nonsense://bucket: cannot be opened"):
         Store("nonsense://bucket")
 
 

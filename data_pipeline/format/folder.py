@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from data_pipeline.errors import DataError
-from data_pipeline.format.manifest import Manifest, is_dataset, write_manifest
+from data_pipeline.format.manifest import is_dataset
 
 
 class Building:
@@ -26,12 +26,10 @@ class Building:
         self._lock = _claim(self.path)
         self._finished = False
 
-    def finish(self, manifest: Manifest) -> Manifest:
-        """Writes the manifest and gives the folder its name; replaces an older one wholly."""
-        write_manifest(self.path, manifest)
+    def finish(self) -> None:
+        """Gives the folder its name, once its manifest is written; replaces an older one wholly."""
         replace_folder(self.path, self.folder)
         self._finished = True
-        return manifest
 
     def __enter__(self) -> Building:
         return self
@@ -77,3 +75,16 @@ def _claim(building: Path) -> int:
     for child in building.iterdir():
         shutil.rmtree(child) if child.is_dir() else child.unlink()
     return handle
+
+
+def link_file(source: Path, target: Path, copy: bool = False) -> None:
+    """A second name for a file that is never changed, or a copy where the file system has no such names."""
+    if not copy:
+        try:
+            return os.link(source, target)
+        except OSError:
+            pass
+    with open(source, "rb") as read, open(target, "xb") as write:
+        shutil.copyfileobj(read, write, 1 << 24)
+        write.flush()
+        os.fsync(write.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,14 @@ def summary(folder: str | Path, manifest: Manifest) -> dict[str, Any]:
         "sources": [vars(source) for source in manifest.sources],
         "settings": manifest.settings,
     }
+
+
+def show(folder: str | Path, manifest: Manifest, as_json: bool) -> None:
+    """What a command says of the data set that it has made or was asked about."""
+    if as_json:
+        print(json.dumps(summary(folder, manifest), indent=1))
+    else:
+        print_manifest(folder, manifest, Console())
 
 
 def print_manifest(folder: str | Path, manifest: Manifest, console: Console) -> None:

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from data_pipeline.format.files import Fault, list_sizes, raise_faults, size_faults
 from data_pipeline.format.hashes import HASH_DTYPE, MIB, Hashes, hash_bytes, hash_file
-from data_pipeline.format.manifest import LENGTH_DTYPE, ORIGIN_DTYPE, ORIGINS, Manifest, Shard, read_manifest
+from data_pipeline.format.manifest import (
+    LENGTH_DTYPE,
+    ORIGIN_DTYPE,
+    ORIGINS,
+    UNKNOWN_FILE,
+    Manifest,
+    Shard,
+    read_manifest,
+)
 
 Advance = Callable[[int], Any]
 
@@ -151,6 +159,7 @@ def _check_content(paths: dict[str, Path], manifest: Manifest, shard: Shard, ori
         yield Fault(str(paths["bin"]), fault)
     if "org" in paths:
         files = np.fromfile(paths["org"], ORIGIN_DTYPE)["file"]
+        files = files[files != UNKNOWN_FILE]
         if len(files) and int(files.max()) >= origins:
             yield Fault(str(paths["org"]), f"names file {int(files.max())}, {ORIGINS} has {origins}")
 

@@ -27,6 +27,7 @@ from data_pipeline.format.manifest import (
     Source,
     Split,
     token_dtype,
+    write_manifest,
     write_origins,
 )
 
@@ -185,7 +186,9 @@ class DatasetWriter:
             settings=dict(settings or {}),
             origins_xxh3_128=None if origins is None else write_origins(self.building, list(origins)),
         )
-        return self._folder.finish(manifest)
+        write_manifest(self.building, manifest)
+        self._folder.finish()
+        return manifest
 
     def __enter__(self) -> DatasetWriter:
         return self

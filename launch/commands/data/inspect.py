@@ -24,20 +24,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Checks the sizes and prints the tables."""
-    import json
-
     from rich.console import Console
 
     from data_pipeline.format.files import check_sizes
     from data_pipeline.format.manifest import read_manifest
-    from data_pipeline.format.report import print_manifest, summary
+    from data_pipeline.format.report import show
 
     manifest = read_manifest(arguments.path)
     for split in manifest.splits:
         check_sizes(arguments.path, manifest, split)
-    if arguments.json:
-        print(json.dumps(summary(arguments.path, manifest), indent=1))
-        return 0
-    print_manifest(arguments.path, manifest, Console())
-    Console().print("sizes agree with the manifest; `megaxf data verify` reads and checks every byte", style="green")
+    show(arguments.path, manifest, arguments.json)
+    if not arguments.json:
+        Console().print(
+            "sizes agree with the manifest; `megaxf data verify` reads and checks every byte", style="green"
+        )
     return 0

@@ -10,7 +10,6 @@ the first run that asks for it, from the lengths of the documents alone.
 
 from __future__ import annotations
 
-import os
 import struct
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +20,7 @@ import xxhash
 
 from data_pipeline.errors import DataError
 from data_pipeline.format.dataset import TokenDataset
-from data_pipeline.format.manifest import LENGTH_DTYPE
+from data_pipeline.format.manifest import LENGTH_DTYPE, write_whole
 from data_pipeline.rows.best_fit import Packed, pack_best_fit
 from data_pipeline.rows.bos_fit import pack_bos_fit
 
@@ -49,20 +48,28 @@ def file_ending(packing: str, sequence_length: int) -> str:
     return f"{ENDINGS[packing]}-{sequence_length}"
 
 
-def pack_shard(dataset: TokenDataset, shard: int, sequence_length: int, packing: str, folder: Path) -> list[int]:
-    """Makes the index of one shard in a folder; gives its rows, its tokens and what is thrown away."""
-    documents = np.fromfile(dataset.files.path(shard, "len"), LENGTH_DTYPE).astype(np.int64)
-    packed = PACKERS[packing](documents, sequence_length)
-    record = dataset.shards[shard]
-    body = b"".join(
-        array.astype(kind).tobytes()
-        for array, kind in ((packed.firsts, "<u8"), (packed.starts, "<u8"), (packed.lengths, "<u4"))
-    )
-    rows, pieces = len(packed.firsts) - 1, len(packed.starts)
-    origin = bytes.fromhex(record.len_xxh3_128)
-    header = (_MAGIC, _VERSION, sequence_length, rows, pieces, origin, xxhash.xxh3_64_intdigest(body))
-    _write(folder / f"{record.name}.{file_ending(packing, sequence_length)}", _HEADER.pack(*header) + body)
-    thrown = int(np.maximum(documents - sequence_length - 1, 0).sum()) if packing == "bos_fit" else 0
+class PackJob(NamedTuple):
+    """One shard to pack; small, since it goes to other processes."""
+
+    lengths: Path
+    """The shard's .len."""
+    digest: str
+    """Its xxh3_128."""
+    sequence_length: int
+    packing: str
+    output: Path
+
+
+def pack_shard(job: PackJob) -> list[int]:
+    """Makes the index of one shard; gives its rows, the tokens in them and the tokens that are thrown away."""
+    documents = np.fromfile(job.lengths, LENGTH_DTYPE).astype(np.int64)
+    packed = PACKERS[job.packing](documents, job.sequence_length)
+    parts = ((packed.firsts, "<u8"), (packed.starts, "<u8"), (packed.lengths, "<u4"))
+    body = b"".join(array.astype(kind).tobytes() for array, kind in parts)
+    rows, pieces, origin = len(packed.firsts) - 1, len(packed.starts), bytes.fromhex(job.digest)
+    header = (_MAGIC, _VERSION, job.sequence_length, rows, pieces, origin, xxhash.xxh3_64_intdigest(body))
+    write_whole(job.output, _HEADER.pack(*header) + body)
+    thrown = int(np.maximum(documents - job.sequence_length - 1, 0).sum()) if job.packing == "bos_fit" else 0
     return [rows, int(packed.lengths.sum()), thrown]
 
 
@@ -98,11 +105,4 @@ def read_summary(path: Path, dataset: TokenDataset) -> Summary | None:
 
 def write_summary(path: Path, dataset: TokenDataset, summary: Summary) -> None:
     """Completes a packing."""
-    _write(path, orjson.dumps({"manifest": dataset.manifest.digest, **summary._asdict()}))
-
-
-def _write(path: Path, data: bytes) -> None:
-    """The whole file or none of it."""
-    part = path.with_name(f"{path.name}.part-{os.getpid()}")
-    part.write_bytes(data)
-    os.replace(part, path)
+    write_whole(path, orjson.dumps({"manifest": dataset.manifest.digest, **summary._asdict()}))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +15,21 @@ from data_pipeline.errors import DataError
 from data_pipeline.format.dataset import Int64, TokenDataset
 from data_pipeline.format.recent import Recent
 from data_pipeline.rows.best_fit import Packed
-from data_pipeline.rows.pack_index import Summary, file_ending, pack_shard, read_pack, read_summary, write_summary
+from data_pipeline.rows.pack_index import (
+    PackJob,
+    Summary,
+    file_ending,
+    pack_shard,
+    read_pack,
+    read_summary,
+    write_summary,
+)
 from data_pipeline.rows.pieces import Pieces
-from data_pipeline.stream.locks import locked
 
 _PIECES = 1 << 25
 """Pieces of the indices that are mapped at a time: 400 MB of files."""
 
-Mapper = Callable[[Callable[[int], list[int]], range], Iterable[list[int]]]
+Mapper = Callable[[Callable[[PackJob], list[int]], Iterable[PackJob]], Iterable[list[int]]]
 """`map`, or that of a pool of processes."""
 
 
@@ -77,12 +87,11 @@ def pack(
         return found
     path = _place(dataset, name)
     try:
-        with locked(path.with_name(f".{name}.lock")):
+        with _alone(path.parent):
             if found := read_summary(path, dataset):
                 return found
             counts = []
-            work = PackShard(dataset, sequence_length, packing, path.parent)
-            for count in mapper(work, range(len(dataset.shards))):
+            for count in mapper(pack_shard, _jobs(dataset, sequence_length, packing)):
                 counts.append(count)
                 advance(1)
             rows, tokens, thrown = (list(column) for column in zip(*counts, strict=True)) if counts else ([], [], [])
@@ -97,16 +106,21 @@ def pack(
         ) from None
 
 
-class PackShard:
-    """Packs a shard by its number; goes to other processes."""
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Waits until no other process packs in this folder; the lock is on the folder itself and leaves nothing in it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
-    def __init__(self, dataset: TokenDataset, sequence_length: int, packing: str, folder: Path):
-        self._arguments = (sequence_length, packing, folder)
-        self._dataset = dataset
 
-    def __call__(self, shard: int) -> list[int]:
-        """Rows, tokens and what is thrown away."""
-        return pack_shard(self._dataset, shard, *self._arguments)
+def _jobs(dataset: TokenDataset, sequence_length: int, packing: str) -> Iterable[PackJob]:
+    for number, shard in enumerate(dataset.shards):
+        output = _place(dataset, f"{shard.name}.{file_ending(packing, sequence_length)}")
+        yield PackJob(dataset.files.path(number, "len"), shard.len_xxh3_128, sequence_length, packing, output)
 
 
 def _find(dataset: TokenDataset, name: str) -> Summary | None:

@@ -31,13 +31,13 @@ class RowOptions:
 
     sequence_length: int
     packing: Packing = "concat"
-    longest: int | None = None
-    """The longest sequence length of the run, where that changes: rows are equal parts of rows of this length."""
     isolate_documents: bool = False
     """Give positions and document ids, and let no document predict the first token of the next."""
     train_on: str = ALL
     """Which labels count: all, none, or after:<id> (those behind this token within the document's piece in the row)."""
     fill_in_the_middle: FillInTheMiddle | None = None
+    longest: int | None = None
+    """The longest sequence length of the run, where that changes: rows are equal parts of rows of this length."""
     seed: int = 0
     source: str = ""
 
@@ -68,9 +68,7 @@ class RowReader:
         longest = options.longest or options.sequence_length
         self._parts, rest = divmod(longest, options.sequence_length)
         if rest:
-            raise DataError(
-                f"sequence_length = {options.sequence_length} is no part of the longest of the run, {longest}"
-            )
+            raise DataError(f"sequence_length = {options.sequence_length} does not divide the longest one, {longest}")
         self._rows: Rows
         if options.packing == "concat":
             self._rows = ConcatRows(dataset, longest, options.seed, options.source)

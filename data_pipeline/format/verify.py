@@ -97,7 +97,8 @@ def _strangers(folder: Path, manifest: Manifest, split: str) -> Iterator[Fault]:
     listed = {shard.name: shard.file_hashes() for shard in manifest.splits[split].shards}
     for name in sorted(list_sizes(folder)):
         stem, _, ending = name.partition(".")
-        if ending not in listed.get(stem, {}) and not (stem in listed and ending.startswith("pack-")):
+        packed = ending.startswith("pack-") if stem in listed else name.startswith("pack-")
+        if ending not in listed.get(stem, {}) and not packed:
             yield Fault(
                 f"{folder}/{name}", "does not belong to this data set: the manifest does not list it; remove it"
             )

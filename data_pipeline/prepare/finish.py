@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from data_pipeline.format.folder import replace_folder
-from data_pipeline.format.manifest import Manifest, Shard, Source, Split, write_manifest, write_origins
+from data_pipeline.format.manifest import Manifest, Shard, Source, Split, token_dtype, write_manifest, write_origins
 from data_pipeline.prepare.decide import Decision
 from data_pipeline.prepare.options import PrepareOptions
 from data_pipeline.prepare.place import Place
@@ -40,7 +40,7 @@ def finish(
         write_errors(errors, plan, records, decision)
     manifest = Manifest(
         name=options.name or place.output.name,
-        dtype=_dtype(tokenizer),
+        dtype=token_dtype(tokenizer.vocab_size).name,
         vocab_size=tokenizer.vocab_size,
         eod_id=tokenizer.eod_id,
         bos_id=tokenizer.bos_id,
@@ -53,8 +53,13 @@ def finish(
     )
     write_manifest(place.set, manifest)
     replace_folder(place.set, place.output)
-    shutil.rmtree(place.folder, ignore_errors=True)
+    clear(place.folder)
     return manifest
+
+
+def clear(folder: Path) -> None:
+    """Removes what only the build has needed."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def sources(plan: Plan, records: Sequence[UnitRecord], decision: Decision) -> Iterator[Source]:
@@ -118,9 +123,3 @@ def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 def _positive(counts: dict[str, int]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
-
-
-def _dtype(tokenizer: Tokenizer) -> str:
-    from data_pipeline.format.manifest import token_dtype
-
-    return token_dtype(tokenizer.vocab_size).name

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -221,36 +219,6 @@ def test_a_wrong_request_is_refused_before_work(tmp_path, byte, changes, said):
     with pytest.raises(DataError, match=said):
         build(path, output=tmp_path / "out/set", **{"tokenizer": byte, **changes})
     assert not (tmp_path / "out").exists()
-
-
-SLOW = """
-import sys, time
-from data_pipeline.prepare import encode
-from tests.data_pipeline.kit import build
-if __name__ == "__main__":
-    build(sys.argv[1], output=sys.argv[2], tokenizer=sys.argv[3], processes=2)
-"""
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_stopped_build_leaves_no_data_set_and_no_process(tmp_path, byte, how):
-    path = write_jsonl(tmp_path / "a.jsonl", ["some text " * 20_000] * 200)
-    script = tmp_path / "script.py"
-    script.write_text(SLOW)
-    command = [sys.executable, str(script), path, str(tmp_path / "out/set"), str(byte)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    shard = tmp_path / "out/set.building/train/shard-00000.bin"
-    wait_until(lambda: shard.exists() and shard.stat().st_size > 0)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    process.send_signal(how)
-    assert process.wait(120) != 0
-    assert len(children) >= 2
-    wait_until(lambda: not any(is_running(child) for child in children))
-    assert not (tmp_path / "out/set").exists()
-    build(write_jsonl(tmp_path / "b.jsonl", ["one"]), output=tmp_path / "out/set", tokenizer=byte)
-    assert texts_in(tmp_path / "out/set") == [b"one"]
-    assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["set"]
 
 
 def is_running(pid: str) -> bool:

@@ -29,7 +29,8 @@ def weights_of(shares: Mapping[str, Share], rows: Mapping[str, int]) -> list[flo
     Token budgets and epochs are reached together when the run is as long as their sum, and in proportion before.
     Raises DataError for amounts that are no finite number from 0 up, that are all 0, or of different units.
     """
-    units = sorted({share.unit for share in shares.values()})
+    # Nothing is nothing in any unit.
+    units = sorted({share.unit for share in shares.values() if share.amount})
     if len(units) > 1:
         named = ", ".join(f"{name} by {share.unit}" for name, share in shares.items())
         raise DataError(f"sources are shared out by {' and '.join(units)} ({named}); give all of them one unit")

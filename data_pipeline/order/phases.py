@@ -76,16 +76,17 @@ class Phases:
         first = self._firsts[index] + (number - phase.first_step) * phase.global_batch_size
         return Step(index, first, phase.global_batch_size)
 
-    def stretch(self, first_sample: int, count: int) -> Stretch:
-        """The stretch of these samples. Raises DataError when they do not lie in one."""
+    def stretch(self, first_sample: int, count: int) -> tuple[Stretch, int | None]:
+        """The stretch of these samples and where the next one begins. Raises DataError when they do not lie in one."""
         begins = [one.first_sample for one in self.stretches]
         index = max(k for k, begin in enumerate(begins) if begin <= first_sample)
-        if index + 1 < len(begins) and first_sample + count > begins[index + 1]:
+        end = begins[index + 1] if index + 1 < len(begins) else None
+        if end is not None and first_sample + count > end:
             raise DataError(
                 f"samples {first_sample} to {first_sample + count - 1} lie in two phases, "
-                f"the second of which begins at sample {begins[index + 1]}; read them apart"
+                f"the second of which begins at sample {end}; read them apart"
             )
-        return self.stretches[index]
+        return self.stretches[index], end
 
     def locate(self, stretch: Stretch, positions: Int64) -> tuple[Int64, Int64]:
         """For positions in a stretch: the source, and how many rows (of its length) that source gave before."""

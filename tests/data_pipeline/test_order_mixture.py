@@ -35,7 +35,7 @@ def test_amounts_are_finite_and_not_below_zero(amount):
 
 
 def test_something_must_be_left():
-    assert weights_of({"code": Share(0), "web": Share(1)}, ROWS) == [0, 1]
+    assert weights_of({"code": Share(0), "web": Share(1, "tokens")}, ROWS) == [0, 1]
     with pytest.raises(DataError, match="all sources \\(code, web\\) have the share 0"):
         weights_of({"code": Share(0), "web": Share(0)}, ROWS)
 

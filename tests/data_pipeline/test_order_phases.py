@@ -18,7 +18,7 @@ def phases(*found: Phase, units=(1000, 1000), skips=(), longest: int = 0) -> Pha
 
 
 def read(run: Phases, first: int, count: int) -> list[tuple[int, int]]:
-    stretch = run.stretch(first, count)
+    stretch, _ = run.stretch(first, count)
     source, index = run.locate(stretch, np.arange(first, first + count))
     return list(zip(source.tolist(), index.tolist(), strict=True))
 
@@ -129,7 +129,8 @@ def test_skipped_samples_are_passed_over_and_steps_stay_where_they_are():
 
 def test_samples_of_two_stretches_are_not_one_batch():
     run = phases(Phase(0, 10, 8, (1, 1)), Phase(5, 10, 4, (1, 1)))
-    assert run.stretch(40, 10).sequence_length == 8 and run.stretch(50, 10).sequence_length == 4
+    assert [run.stretch(first, 10)[0].sequence_length for first in (40, 50)] == [8, 4]
+    assert [run.stretch(first, 10)[1] for first in (40, 50)] == [50, None]
     with pytest.raises(DataError, match="samples 45 to 54 lie in two phases, the second of which begins at sample 50"):
         run.stretch(45, 10)
 

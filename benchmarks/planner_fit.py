@@ -58,9 +58,9 @@ def residuals(logs: Any, rows: list[Row]) -> Any:
 
 
 def _predict(row: Row, values: dict[tuple[str, str], float]) -> Any:
-    of: dict[str, Any] = {
-        whose: {name: v for (w, name), v in values.items() if w == whose} for whose in ("", *ARCHITECTURES, *SYSTEMS)
-    }
+    of: dict[str, dict[str, Any]] = {}
+    for (whose, name), value in values.items():
+        of.setdefault(whose, {})[name] = value
     constants = Constants(**of[""], **of[row.hardware.architecture])
     software: Software = row.software._replace(**of.get(row.system, {}))
     return predict(row.layout, row.hardware, software, constants).tokens_per_second_per_gpu

@@ -17,12 +17,12 @@ import hashlib
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from data_pipeline.errors import DataError
 from data_pipeline.format.dataset import Int64
+from data_pipeline.tokenizer.base import Tokenizer
 
 MARKS = 3
 SHORTEST = 2 * MARKS
@@ -37,13 +37,6 @@ NAMES = (
 """What published tokenizers call the marks: StarCoder, Qwen, Code Llama, the paper."""
 
 _WHOLE = 1 << 64
-
-
-class NamedTokens(Protocol):
-    """A tokenizer that knows its tokens by name."""
-
-    def token_id(self, token: str) -> int | None:
-        """The id of a token, None where there is none."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ class FillInTheMiddle:
         starts: places of the flattened block at which documents or padding begin; keys: of each row.
         """
         width = block.shape[1]
-        edges = np.sort(np.concatenate([starts, rows * width, (rows + 1) * width]))
+        edges = np.unique(np.concatenate([starts, rows * width, (rows + 1) * width]))
         for row, key in zip(rows.tolist(), keys, strict=True):
             low, high = np.searchsorted(edges, (row * width, (row + 1) * width)).tolist()
             self._rearrange_row(block[row], (edges[low : high + 1] - row * width).tolist(), eod_id, key)
@@ -95,7 +88,7 @@ class FillInTheMiddle:
         return np.concatenate([before, prefix, after, suffix, between, middle])
 
 
-def find_marks(tokenizer: NamedTokens, names: tuple[str, str, str] | None = None) -> tuple[int, int, int]:
+def find_marks(tokenizer: Tokenizer, names: tuple[str, str, str] | None = None) -> tuple[int, int, int]:
     """The ids of the three marks, by the given names or by those that are usual. Raises DataError where it has none."""
     for prefix, suffix, middle in (names,) if names else NAMES:
         found = tokenizer.token_id(prefix), tokenizer.token_id(suffix), tokenizer.token_id(middle)

@@ -58,6 +58,9 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special tokens give nothing."""
 
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its name, None where there is none."""
+
     def save(self, folder: str | Path) -> None:
         """Writes the tokenizer's files into a folder that `load_tokenizer` reads."""
 

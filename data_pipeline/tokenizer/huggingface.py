@@ -67,6 +67,11 @@ class HuggingFaceTokenizer:
         """The text of ids; special tokens give nothing."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its name, None where there is none."""
+        found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
     def save(self, folder: str | Path) -> None:
         """Writes tokenizer.json as it was read, the settings file, and a tokenizer_config.json for transformers."""
         folder = Path(folder)

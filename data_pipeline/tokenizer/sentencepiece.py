@@ -69,6 +69,12 @@ class SentencePieceTokenizer:
         text: str = self._processor.decode(list(ids))
         return text
 
+    def token_id(self, token: str) -> int | None:
+        """The id of a piece by its name, None where there is none."""
+        found = int(self._processor.piece_to_id(token))
+        # An unknown name gives the unknown piece.
+        return found if self._processor.id_to_piece(found) == token else None
+
     def save(self, folder: str | Path) -> None:
         """Writes tokenizer.model and the settings file."""
         folder = Path(folder)

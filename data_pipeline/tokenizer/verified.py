@@ -61,6 +61,10 @@ class VerifiedTokenizer:
         """The text of ids."""
         return self._reference.decode(ids)
 
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its name, None where there is none."""
+        return self._reference.token_id(token)
+
     def save(self, folder: str | Path) -> None:
         """Writes the reference's files."""
         self._reference.save(folder)

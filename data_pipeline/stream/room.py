@@ -20,10 +20,10 @@ import errno
 import itertools
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import orjson
 
@@ -52,10 +52,11 @@ class NoRoom(Exception):
         self.kept, self.fetching = kept, fetching
 
 
-class _Entry(NamedTuple):
+@dataclass(slots=True)
+class _Entry:
     """The files of one shard in the cache."""
 
-    paths: list[Path]
+    paths: list[str]
     size: int
     last_use: float
     """Modification time of the youngest file."""
@@ -111,7 +112,7 @@ class Room:
         part = path.with_name(path.name + PART)
         with self._closed():
             part.unlink(missing_ok=True)
-            self._drop(self._key(path), size, place, disk_full)
+            self._drop(self._key(str(path)), size, place, disk_full)
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(part, "wb") as file:
                 _allocate(file.fileno(), size)
@@ -129,8 +130,10 @@ class Room:
         entries = self._entries()
         used = sum(entry.size for entry in entries.values())
         excess = max(used + size - self.limit_bytes, size if disk_full else 0)
+        if excess <= 0:
+            return
         places = self._places()
-        fetched = {name for name, entry in entries.items() if any(path.suffix == PART for path in entry.paths)}
+        fetched = {name for name, entry in entries.items() if any(path.endswith(PART) for path in entry.paths)}
         droppable = [
             name for name in entries if name != key and name not in fetched and places.get(name, NEVER) > place
         ]
@@ -143,20 +146,23 @@ class Room:
             raise NoRoom(used - sum(entries[name].size for name in chosen), bool(fetched - {key}))
         for name in chosen:
             for path in entries[name].paths:
-                path.unlink(missing_ok=True)
+                Path(path).unlink(missing_ok=True)
 
     def _entries(self) -> dict[str, _Entry]:
         """What lies in the folder by key, without what dead processes left unfinished."""
         entries: dict[str, _Entry] = {}
-        for path in self.folder.glob("[!.]*/*/*"):
-            key = self._key(path)
-            if path.suffix == PART and self._left_over(key):
-                path.unlink(missing_ok=True)
+        for found in _files(str(self.folder), 2):
+            key = self._key(found.path)
+            if found.name.endswith(PART) and self._left_over(key):
+                os.unlink(found.path)
                 continue
-            found = path.stat()
-            before = entries.get(key, _Entry([], 0, 0.0))
-            last_use = max(before.last_use, found.st_mtime)
-            entries[key] = _Entry([*before.paths, path], before.size + found.st_size, last_use)
+            size, time = found.stat().st_size, found.stat().st_mtime
+            if (entry := entries.get(key)) is None:
+                entries[key] = _Entry([found.path], size, time)
+            else:
+                entry.paths.append(found.path)
+                entry.size += size
+                entry.last_use = max(entry.last_use, time)
         return entries
 
     def _left_over(self, key: str) -> bool:
@@ -181,15 +187,25 @@ class Room:
                 places[key] = min(place, places.get(key, NEVER))
         return places
 
-    def _key(self, path: Path) -> str:
+    def _key(self, path: str) -> str:
         """`<digest>/<split>/<shard>` of one of the shard's files, finished or not."""
-        return str(path.relative_to(self.folder)).removesuffix(PART).rsplit(".", 1)[0]
+        return path[len(str(self.folder)) + 1 :].removesuffix(PART).rpartition(".")[0]
 
     def _slot(self, key: str) -> Path:
         return self._locks / str(zlib.crc32(key.encode()) % _SLOTS)
 
     def _closed(self) -> AbstractContextManager[bool]:
         return locked(self._locks / "room")
+
+
+def _files(folder: str, depth: int) -> Iterator[os.DirEntry[str]]:
+    """The files so many folders further down, past hidden folders."""
+    with os.scandir(folder) as found:
+        for entry in found:
+            if not depth:
+                yield entry
+            elif entry.is_dir() and not entry.name.startswith("."):
+                yield from _files(entry.path, depth - 1)
 
 
 def _allocate(handle: int, size: int) -> None:

@@ -11,42 +11,14 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from megaxf.config_checks import disagreements
+from megaxf.config_data import Data
 from megaxf.config_errors import ConfigError, explain
 from megaxf.config_files import dump_yaml, read_model_file, read_run_file
+from megaxf.config_section import Decay, NonNegative, NonNegativeFloat, Positive, PositiveFloat, Section
 from megaxf.models.registry import family
-
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
-
-
-class Section(BaseModel):
-    """A part of the run: unknown keys, wrong types and silent conversions ("1e-4" for 1e-4) are errors."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Source(Section):
-    """One shard folder made by `megaxf prepare`."""
-
-    folder: str
-    weight: PositiveFloat = 1.0
-    """Share of the rows drawn from this source, relative to the sum of all weights."""
-
-
-class Data(Section):
-    """What the model reads."""
-
-    sources: dict[str, Source] = Field(min_length=1)
-    sequence_length: Positive
-    isolate_documents: bool = False
-    """True: a token attends within its own document only, positions restart in each document, and the first token of
-    a document is never a target. False: documents are joined and attended across."""
 
 
 class Train(Section):
@@ -131,7 +103,7 @@ class Parallel(Section):
     pipeline_schedule: Literal["1f1b", "interleaved", "dualpipev"] = "1f1b"
     pipeline_layers: list[Positive] | None = None
     """Decoder layers of each part, first to last; by default balanced by their cost."""
-    order: list[Literal["pipeline", "data", "context", "tensor"]] = ["pipeline", "data", "context", "tensor"]
+    order: list[Literal["pipeline", "data", "context", "tensor"]] = Field(["pipeline", "data", "context", "tensor"])
     """The axes, outermost first: ranks along the last one are neighbours and share a node."""
 
     def degrees(self) -> dict[str, int]:

@@ -9,17 +9,38 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from megaxf.config_data import portions
 from megaxf.config_layout import LAYOUT_CHECKS, divisors
 
 
 def disagreements(sections: Mapping[str, Any]) -> list[str]:
-    """The problems of all checks whose sections are there."""
+    """The problems of all checks whose sections are there, in the run's own settings and in each of its phases."""
+    found = _problems(sections)
+    for number, later in enumerate(_phases(sections)):
+        found += [f"data.phases[{number}]: {problem}" for problem in _problems(later) if problem not in found]
+    return found
+
+
+def _problems(sections: Mapping[str, Any]) -> list[str]:
     return [
         problem
         for check, names in (CHECKS | LAYOUT_CHECKS).items()
         if all(name in sections for name in names)
         for problem in check(*(sections[name] for name in names))
     ]
+
+
+def _phases(sections: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The sections as they are in each phase of the data, the first one apart."""
+    if "data" not in sections or "train" not in sections:
+        return
+    data, train = sections["data"], sections["train"]
+    for portion in portions(data, train.global_batch_size)[1:]:
+        yield {
+            **sections,
+            "data": data.model_copy(update={"sequence_length": portion.sequence_length}),
+            "train": train.model_copy(update={"global_batch_size": portion.global_batch_size}),
+        }
 
 
 def _sequence_fits_the_model(data: Any, model: Any) -> Iterator[str]:
@@ -31,11 +52,54 @@ def _sequence_fits_the_model(data: Any, model: Any) -> Iterator[str]:
         )
 
 
-def _weights_have_an_effect(data: Any) -> Iterator[str]:
+def _shares_have_an_effect(data: Any) -> Iterator[str]:
     if len(data.sources) == 1:
         ((name, source),) = data.sources.items()
-        if source.weight != 1.0:
-            yield f"data.sources.{name}.weight = {source.weight} has no effect with one source; remove it"
+        amount, unit = source.share
+        if (amount, unit) != (1.0, "weight"):
+            yield f"data.sources.{name}.{unit} = {amount} has no effect with one source; remove it"
+
+
+def _shares_have_one_unit(data: Any) -> Iterator[str]:
+    units = {f"data.sources.{name}.{source.share[1]}": source.share[1] for name, source in data.sources.items()}
+    if len(set(units.values())) > 1:
+        yield f"the sources are shared out by {', '.join(units)}; use weight, tokens or epochs for all of them"
+
+
+def _phases_are_of_this_run(data: Any, train: Any) -> Iterator[str]:
+    for number, phase in enumerate(data.phases):
+        here = f"data.phases[{number}]"
+        if phase.from_step > train.steps:
+            yield f"{here}.from_step = {phase.from_step} is beyond train.steps = {train.steps}; remove the phase"
+        if phase.shares is not None and phase.shares.keys() != data.sources.keys():
+            yield (
+                f"{here}.shares names {', '.join(sorted(phase.shares)) or 'nothing'}, and the sources are "
+                f"{', '.join(sorted(data.sources))}; give each its share, 0 for one that is left out"
+            )
+        elif phase.shares is not None and not any(phase.shares.values()):
+            yield f"{here}.shares are all 0; give one source more"
+
+
+def _lengths_are_parts_of_the_longest(data: Any) -> Iterator[str]:
+    lengths = {"data.sequence_length": data.sequence_length}
+    for number, phase in enumerate(data.phases):
+        if phase.sequence_length is not None:
+            lengths[f"data.phases[{number}].sequence_length"] = phase.sequence_length
+    longest = data.longest_sequence_length or max(lengths.values())
+    for key, length in lengths.items():
+        if longest % length:
+            yield (
+                f"{key} = {length} does not divide the longest sequence of the run, {longest}, of which shorter ones "
+                f"are parts; use one of {divisors(longest)}"
+            )
+
+
+def _stores_have_a_cache(data: Any) -> Iterator[str]:
+    urls = [f"data.sources.{name}.folder = {one.folder}" for name, one in data.sources.items() if "://" in one.folder]
+    if urls and data.cache is None:
+        yield f"{urls[0]} is in a store, which is read through a cache; give data.cache.folder, on a node's own disk"
+    if data.cache is not None and not urls:
+        yield f"data.cache.folder = {data.cache.folder} has no effect, since no source is in a store; remove data.cache"
 
 
 def _batches_are_whole(train: Any) -> Iterator[str]:
@@ -69,7 +133,11 @@ def _peak_is_the_peak(schedule: Any, optimizer: Any) -> Iterator[str]:
 
 CHECKS: dict[Callable[..., Iterator[str]], tuple[str, ...]] = {
     _sequence_fits_the_model: ("data", "model"),
-    _weights_have_an_effect: ("data",),
+    _shares_have_an_effect: ("data",),
+    _shares_have_one_unit: ("data",),
+    _phases_are_of_this_run: ("data", "train"),
+    _lengths_are_parts_of_the_longest: ("data",),
+    _stores_have_a_cache: ("data",),
     _batches_are_whole: ("train",),
     _schedule_fits_the_run: ("schedule", "train"),
     _peak_is_the_peak: ("schedule", "optimizer"),

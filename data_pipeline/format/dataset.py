@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 
 from data_pipeline.errors import DataError
 from data_pipeline.format.files import LocalFiles, Quarantined, ShardFiles, check_sizes
-from data_pipeline.format.manifest import LENGTH_DTYPE, ORIGIN_DTYPE, ORIGINS, UNKNOWN_FILE, Manifest, read_manifest
+from data_pipeline.format.manifest import (
+    LENGTH_DTYPE,
+    ORIGIN_DTYPE,
+    ORIGINS,
+    TOKENIZER_FILES,
+    UNKNOWN_FILE,
+    Manifest,
+    read_manifest,
+)
 from data_pipeline.format.recent import Recent
 from data_pipeline.stream.cache import CachedFiles, open_store
 from data_pipeline.stream.options import CacheOptions
@@ -150,6 +158,10 @@ class TokenDataset:
         """
         for shard in self.files.need(shards, now):
             self._tokens.drop(shard)
+
+    def tokenizer_folder(self) -> Path:
+        """A folder on this machine with the files of the tokenizer."""
+        return self.files.folder("tokenizer", TOKENIZER_FILES)
 
     def check_sizes(self) -> None:
         """Raises DataError that names the files of the split that are missing or cut."""

@@ -41,6 +41,9 @@ class ShardFiles(Protocol):
     def common(self, name: str) -> Path:
         """A local copy of a file of the data set's own folder, such as origins.json. Raises DataError."""
 
+    def folder(self, name: str, files: Sequence[str]) -> Path:
+        """A local copy of a folder in it, with those of the named files that it has."""
+
     def place(self, name: str) -> Path:
         """Where a file lies that is made from the data set on this machine, such as train/pack-2048.json."""
 
@@ -78,6 +81,10 @@ class LocalFiles:
         return list_sizes(self._folder / self._split)
 
     def place(self, name: str) -> Path:
+        """See `ShardFiles`."""
+        return self._folder / name
+
+    def folder(self, name: str, files: Sequence[str]) -> Path:
         """See `ShardFiles`."""
         return self._folder / name
 

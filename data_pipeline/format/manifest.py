@@ -33,6 +33,7 @@ from data_pipeline.format.hashes import HASH_DTYPE, MIB, hash_bytes
 
 FORMAT = "megaxf-tokens/1"
 MANIFEST = "manifest.json"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "megaxf.json")
 ORIGINS = "origins.json"
 LENGTH_DTYPE = np.dtype("<u4")
 ORIGIN_DTYPE = np.dtype([("file", "<u4"), ("record", "<u8")])

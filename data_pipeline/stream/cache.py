@@ -12,6 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,10 @@ def open_store(url: str, options: CacheOptions) -> tuple[Store, Manifest]:
 
 
 class CachedFiles:
-    """A `ShardFiles` over a store; used by any number of threads, each process has its own."""
+    """A `ShardFiles` over a store; each process has its own.
+
+    What a thread asked for last is not dropped before it can be mapped, so one thread at a time should read.
+    """
 
     def __init__(self, store: Store, manifest: Manifest, split: str, options: CacheOptions):
         """Raises DataError when the folder cannot be used or is too small for the largest shard."""
@@ -113,6 +117,13 @@ class CachedFiles:
                 except OSError as error:
                     raise DataError(f"cannot be written ({error}); check the cache folder", path) from None
         return path
+
+    def folder(self, name: str, files: Sequence[str]) -> Path:
+        """See `ShardFiles`."""
+        for file in files:
+            with suppress(DamageError):  # missing
+                self.common(f"{name}/{file}")
+        return self.place(name)
 
     def place(self, name: str) -> Path:
         """See `ShardFiles`. Such files are not dropped: the store may not have them."""

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import torch
 
-from data_pipeline.format.manifest import read_manifest
 from data_pipeline.rows.batch import Batch
 from data_pipeline.rows.evaluation import EvaluationRows
 from megaxf.config import Run
@@ -16,7 +15,7 @@ from megaxf.config_errors import ConfigError
 from megaxf.engine import Engine, to_torch
 from megaxf.parallel.collectives import sum_numbers
 from megaxf.parallel.mesh import Mesh
-from megaxf.train.feed import open_batches
+from megaxf.train.sources import manifest_of, open_batches
 
 
 class Evaluation(NamedTuple):
@@ -40,7 +39,7 @@ def validation_rows(run: Run) -> dict[str, EvaluationRows]:
 
     Raises ConfigError where evaluation is asked for and no source has any, DataError where a folder is damaged.
     """
-    splits = {name: read_manifest(source.folder).splits for name, source in run.data.sources.items()}
+    splits = {name: manifest_of(run, name).splits for name in run.data.sources}
     names = [name for name, found in splits.items() if "validation" in found and found["validation"].tokens > 1]
     if not names and (run.evaluate.every or run.evaluate.sequences):
         raise ConfigError(

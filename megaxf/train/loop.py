@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -19,8 +18,8 @@ import torch
 
 from data_pipeline.rows.evaluation import EvaluationRows
 from megaxf import checkpoint
-from megaxf.checkpoint.weights import TOKENIZER
 from megaxf.config import Run, check_world, to_yaml
+from megaxf.config_data import portion_at
 from megaxf.engine import Engine, TorchBatch, create
 from megaxf.parallel.collectives import barrier
 from megaxf.parallel.mesh import Mesh
@@ -29,15 +28,16 @@ from megaxf.train import guards
 from megaxf.train.console import Report
 from megaxf.train.environment import describe, idle_cores
 from megaxf.train.evaluate import evaluate, validation_rows
-from megaxf.train.feed import Feed, open_batches
+from megaxf.train.feed import Feed
 from megaxf.train.guards import Outcome
 from megaxf.train.metrics import Recorder, TrainRecord
 from megaxf.train.plots import plot_loss
 from megaxf.train.resolved import page, resolve
 from megaxf.train.run_folder import RunFolder
 from megaxf.train.schedules import rate_of
+from megaxf.train.sources import check_files, epoch_warnings, open_batches
 from megaxf.train.start import Position, load, look, same_on_all_ranks
-from megaxf.train.throughput import Peak, find_peak, flops_per_token, hardware_flops_per_token, tokens_per_step
+from megaxf.train.throughput import Peak, find_peak, flops_per_token, hardware_flops_per_token
 
 
 def train(
@@ -63,6 +63,8 @@ def train(
         report.say(f"{run.run_folder} stands at step {standing.step} of {run.train.steps}: nothing is left to do")
         return Outcome.DONE
     batches, validation = guards.agreed(mesh, lambda: (open_batches(run, "train"), validation_rows(run)))
+    guards.agreed(mesh, lambda: check_files(batches) if mesh.rank == 0 else None)
+    guards.agreed(mesh, lambda: epoch_warnings(run, batches))
     same_on_all_ranks(run, batches, mesh)
     engine = create(run, mesh, device)
     position = load(folder, engine, mesh, batches, report)
@@ -76,7 +78,7 @@ def train(
     report.say(_start_line(position, environment, peak))
     if device.type == "cpu" and (advice := idle_cores(environment)):
         report.warn(advice)
-    feed = Feed(batches, run, mesh, device, position.samples)
+    feed = Feed(batches, run, mesh, device, position.samples, position.step)
     trainer = Trainer(run, mesh, device, engine, feed, validation, folder, report, peak, position)
     try:
         outcome = trainer.run_to_end(stop)
@@ -139,9 +141,11 @@ class Trainer:
         result = self.engine.train_step(batch, rate)
         seconds = time.perf_counter() - started
         self.skipped += result.skipped
-        self.position = Position(step + 1, self.feed.position, tokens + tokens_per_step(self.run))
-        speed = tokens_per_step(self.run) / seconds
-        flops = flops_per_token(self.run)
+        portion = portion_at(self.run, step + 1)
+        self.position = Position(step + 1, self.feed.position, tokens + portion.tokens)
+        speed = portion.tokens / seconds
+        flops = flops_per_token(self.run, portion.sequence_length)
+        again = hardware_flops_per_token(self.run, portion.sequence_length)
         record = TrainRecord(
             step=step + 1,
             tokens=self.position.tokens,
@@ -154,7 +158,7 @@ class Trainer:
             tokens_per_second=speed,
             model_tflops=flops * speed / self.mesh.world_size / 1e12,
             mfu=mfu(flops, speed, self.mesh.world_size, self.peak.flops),
-            hfu=mfu(hardware_flops_per_token(self.run), speed, self.mesh.world_size, self.peak.flops),
+            hfu=mfu(again, speed, self.mesh.world_size, self.peak.flops),
             data_wait=self.feed.waited / seconds,
             memory_bytes=memory(self.device),
             skipped_steps=self.skipped,
@@ -193,7 +197,7 @@ class Trainer:
             {"samples": samples, "tokens": tokens, "fingerprint": self.feed.batches.fingerprint},
             self.mesh,
             config=to_yaml(self.run),
-            tokenizer=Path(self.feed.batches.datasets[0].folder) / TOKENIZER,
+            tokenizer=self.feed.batches.datasets[0].tokenizer_folder(),
             keep_last=self.run.checkpoint.keep_last,
         )
         self.saved_step = step

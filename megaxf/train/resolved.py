@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from data_pipeline.errors import DataError
-from data_pipeline.format.manifest import read_manifest
 from megaxf.config import Run, check_world
+from megaxf.config_data import Portion, portions, tokens_before
 from megaxf.plan import parameters
 from megaxf.plan.conventions import convention_per_token
 from megaxf.plan.quantities import quantity
-from megaxf.train.feed import open_batches
 from megaxf.train.layout import layout, layout_lines
+from megaxf.train.resolved_data import resolve_sources, source_line
 from megaxf.train.schedules import decay_steps, rate_of
-from megaxf.train.throughput import flops_per_token, tokens_per_step
-
-MANY_EPOCHS = 4
-"""Beyond so many epochs repeated data is worth clearly less than new data (arXiv 2305.16264)."""
+from megaxf.train.throughput import flops_per_token
 
 
 def resolve(run: Run, world_size: int) -> dict[str, Any]:
@@ -32,7 +28,11 @@ def resolve(run: Run, world_size: int) -> dict[str, Any]:
     check_world(run, world_size)
     problems: list[str] = []
     warnings: list[str] = []
-    total = run.train.steps * tokens_per_step(run)
+    after = run.train.steps + 1
+    total = tokens_before(run, after)
+    phases = portions(run.data, run.train.global_batch_size)
+    starts = [tokens_before(run, min(phase.from_step, after)) for phase in phases] + [total]
+    work = [flops_per_token(run, phase.sequence_length) for phase in phases]
     count = parameters.count(run.model)
     return {
         "run_folder": run.run_folder,
@@ -42,50 +42,21 @@ def resolve(run: Run, world_size: int) -> dict[str, Any]:
             "parameters": count.total,
             "non_embedding_parameters": count.non_embedding,
         },
-        "sources": {name: _source(run, name, problems, warnings) for name in run.data.sources},
+        "sources": resolve_sources(run, problems, warnings),
         "layout": layout(run, world_size),
-        "tokens_per_step": tokens_per_step(run),
+        "phases": [phase._asdict() for phase in phases],
+        "tokens_per_step": phases[0].tokens,
         "steps": run.train.steps,
         "tokens": total,
         "tokens_per_parameter": total / count.total,
-        "model_flops_per_token": flops_per_token(run),
+        "model_flops_per_token": work[0],
         "convention_flops_per_token": convention_per_token(run.model, run.data.sequence_length),
-        "model_flops": flops_per_token(run) * total,
+        "model_flops": sum(each * (end - start) for each, (start, end) in zip(work, pairwise(starts), strict=True)),
         "learning_rates": {step: rate_of(run, step) for step in _turning_points(run)},
         "settings": run.model_dump(mode="json"),
         "problems": problems,
         "warnings": warnings,
     }
-
-
-def _source(run: Run, name: str, problems: list[str], warnings: list[str]) -> dict[str, Any]:
-    """What is known about one source; rows and epochs are None where its folder is not here."""
-    source = run.data.sources[name]
-    share = source.weight / sum(other.weight for other in run.data.sources.values())
-    found: dict[str, Any] = {
-        "folder": source.folder,
-        "share": share,
-        "tokens": None,
-        "epochs": None,
-        "validation": None,
-    }
-    if not Path(source.folder).exists():
-        warnings.append(f"data.sources.{name}.folder = {source.folder} is not on this machine: its data is not checked")
-        return found
-    try:
-        batches = open_batches(run, "train", [name])
-        splits = read_manifest(source.folder).splits
-    except DataError as error:
-        problems.append(f"data.sources.{name}: {error}")
-        return found
-    found["tokens"] = splits["train"].tokens
-    found["validation"] = splits["validation"].tokens if "validation" in splits else 0
-    found["epochs"] = share * run.train.steps * run.train.global_batch_size / batches.row_counts[0]
-    if found["epochs"] > MANY_EPOCHS:
-        warnings.append(
-            f"data.sources.{name} is read {found['epochs']:.1f} times; beyond {MANY_EPOCHS} repeats teach little"
-        )
-    return found
 
 
 def _turning_points(run: Run) -> list[int]:
@@ -111,14 +82,13 @@ def page(resolved: dict[str, Any]) -> Table:
 def _rows(resolved: dict[str, Any]) -> dict[str, str]:
     """Label and text of each line of the page."""
     settings = resolved["settings"]
-    train, kept = settings["train"], settings["checkpoint"]["keep_last"]
-    batch, length = train["global_batch_size"], settings["data"]["sequence_length"]
+    kept = settings["checkpoint"]["keep_last"]
     rates = ", ".join(f"step {step:,} {rate:.3g}" for step, rate in resolved["learning_rates"].items())
     return {
         "run folder": resolved["run_folder"],
         "model": _model_line(resolved["model"]),
-        **{f"data {name}": _source_line(source) for name, source in resolved["sources"].items()},
-        "batch": f"{batch:,} sequences x {length:,} = {resolved['tokens_per_step']:,} tokens a step",
+        **{f"data {name}": source_line(source) for name, source in resolved["sources"].items()},
+        "batch": "; ".join(_phase_line(Portion(**phase)) for phase in resolved["phases"]),
         **layout_lines(resolved["layout"], settings),
         "length": f"{resolved['steps']:,} steps = {quantity(resolved['tokens'])} tokens, "
         f"{resolved['tokens_per_parameter']:.3g} for each parameter",
@@ -130,6 +100,11 @@ def _rows(resolved: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def _phase_line(phase: Portion) -> str:
+    start = f"from step {phase.from_step:,} " if phase.from_step > 1 else ""
+    return f"{start}{phase.global_batch_size:,} sequences x {phase.sequence_length:,} = {phase.tokens:,} tokens a step"
+
+
 def _model_line(model: dict[str, Any]) -> str:
     inner = model["non_embedding_parameters"]
     return f"{model['family']}, {model['parameters']:,} parameters, {inner:,} of them not in embeddings"
@@ -137,11 +112,3 @@ def _model_line(model: dict[str, Any]) -> str:
 
 def _times(every: int, always: str) -> str:
     return f"every {every:,} steps, and {always}" if every else always
-
-
-def _source_line(source: dict[str, Any]) -> str:
-    share = f"{source['share']:.1%} of the rows, {source['folder']}"
-    if source["tokens"] is None:
-        return f"{share} (not checked)"
-    validation = f"{source['validation']:,} for validation" if source["validation"] else "none for validation"
-    return f"{share}: {source['tokens']:,} tokens, {source['epochs']:.2f} epochs, {validation}"

@@ -31,21 +31,16 @@ class Peak(NamedTuple):
     origin: str
 
 
-def flops_per_token(run: Run) -> float:
-    """Model FLOPs of training on one token of the run."""
-    return per_token(run.model, run.data.sequence_length)
+def flops_per_token(run: Run, sequence_length: int) -> float:
+    """Model FLOPs of training on one token of such a sequence."""
+    return per_token(run.model, sequence_length)
 
 
-def hardware_flops_per_token(run: Run) -> float:
+def hardware_flops_per_token(run: Run, sequence_length: int) -> float:
     """The same with what the run computes again."""
-    train, length = run.train, run.data.sequence_length
+    train, length = run.train, sequence_length
     again = {"dropout": train.dropout > 0, "fused": train.attention_backend == "sdpa"}
     return hardware_per_sequence(run.model, length, train.recompute, train.recompute_every, **again) / length
-
-
-def tokens_per_step(run: Run) -> int:
-    """Tokens of one global batch, however many ranks share it."""
-    return run.train.global_batch_size * run.data.sequence_length
 
 
 def find_peak(run: Run, mesh: Mesh, device: torch.device) -> Peak:

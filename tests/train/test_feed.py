@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from megaxf.train.feed import Feed, open_batches
+from megaxf.train.feed import Feed
+from megaxf.train.sources import open_batches
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -14,7 +15,7 @@ def test_the_ranks_of_the_data_axis_share_the_rows_of_a_step(make, ranks):
     run = make(train={"global_batch_size": 8})
     batches, found = open_batches(run, "train"), []
     for rank in range(ranks):
-        feed = Feed(batches, run, SimpleNamespace(data_size=ranks, data_rank=rank), torch.device("cpu"), 12)
+        feed = Feed(batches, run, SimpleNamespace(data_size=ranks, data_rank=rank), torch.device("cpu"), 12, 3)
         found.append([feed.next(), feed.next()])
         feed.close()
         assert feed.position == 28

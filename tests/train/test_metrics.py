@@ -16,7 +16,6 @@ from megaxf.train.throughput import (
     flops_per_token,
     hardware_flops_per_token,
     measure_matmul,
-    tokens_per_step,
 )
 from tests.train.kit import column, start
 
@@ -32,11 +31,10 @@ def test_mfu_by_hand():
 
 def test_recomputation_and_ranks_do_not_change_what_is_counted(make):
     plain, full = make(), make(train={"recompute": "full"})
-    assert flops_per_token(plain) == flops_per_token(full)
-    assert flops_per_token(full) < hardware_flops_per_token(plain) < hardware_flops_per_token(full)
+    assert flops_per_token(plain, 16) == flops_per_token(full, 16)
+    assert flops_per_token(full, 16) < hardware_flops_per_token(plain, 16) < hardware_flops_per_token(full, 16)
     # 6 x (2 layers x 24 x (2 x 60 + 2 x 20 + 3 x 44) + 61 x 24) matrices; 12 x 2 x 60 x (16 + 1) / 2 causal pairs.
-    assert flops_per_token(plain) == 6 * (2 * 24 * 292 + 61 * 24) + 12 * 2 * 60 * 8.5
-    assert tokens_per_step(plain) == 4 * 16
+    assert flops_per_token(plain, 16) == 6 * (2 * 24 * 292 + 61 * 24) + 12 * 2 * 60 * 8.5
 
 
 def test_three_steps_of_four_rows_are_192_tokens(make):

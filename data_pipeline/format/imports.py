@@ -28,6 +28,7 @@ class _Count:
     documents: int = 0
     tokens: int = 0
     empties: int = 0
+    longest: int = 0
     ends_added: int = 0
     digest: xxhash.xxh3_128 = field(default_factory=xxhash.xxh3_128)
 
@@ -42,6 +43,7 @@ class _Count:
             tokens={split: self.tokens},
             empties=self.empties,
             errors={},
+            longest=self.longest,
         )
 
 
@@ -106,6 +108,7 @@ class Import:
             count.empties += len(piece.lengths) - len(lengths)
             count.documents += len(lengths)
             count.tokens += len(ids)
+            count.longest = max(count.longest, int(lengths.max(initial=0)))
             count.ends_added += added
             count.digest.update(ids.tobytes())
             yield Piece(ids, lengths, origins[some])

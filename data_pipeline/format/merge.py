@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,11 +52,10 @@ def merge(
         for path, manifest in zip(paths, manifests, strict=True):
             for split, record in manifest.splits.items():
                 (building.path / split).mkdir(exist_ok=True)
-                packs = _packs(path / split)
                 for shard in record.shards:
                     old = path / split / shard.name
                     new = building.path / split / shard_name(len(shards[split]))
-                    shards[split].append(_take(old, shard, packs.get(shard.name, []), new, len(names), copy))
+                    shards[split].append(_take(old, shard, new, len(names), copy))
                     advance(shard.bytes)
             if manifest.origins_xxh3_128 is not None:
                 names += orjson.loads((path / ORIGINS).read_bytes())
@@ -89,29 +87,19 @@ def _check(paths: Sequence[Path], manifests: Sequence[Manifest]) -> None:
     raise_faults([fault for path, one in every for split in one.splits for fault in size_faults(path, one, split)])
 
 
-def _take(old: Path, shard: Shard, packs: Sequence[str], new: Path, files_before: int, copy: bool) -> Shard:
+def _take(old: Path, shard: Shard, new: Path, files_before: int, copy: bool) -> Shard:
     """Gives a shard's files their new name; its origins count the files of the sets before it.
 
     old, new: the files without their endings.
     """
     record = shard._replace(name=new.name)
-    for ending in [*shard.file_hashes(), *packs]:
+    for ending in shard.file_hashes():
         source, target = old.with_name(f"{old.name}.{ending}"), new.with_name(f"{new.name}.{ending}")
         if ending == "org" and files_before:
             record = record._replace(org_xxh3_128=_shift_origins(source, shard, target, files_before))
         else:
             link_file(source, target, copy)
     return record
-
-
-def _packs(folder: Path) -> dict[str, list[str]]:
-    """The endings of the packed rows that lie beside each shard; one listing, however many shards there are."""
-    found: dict[str, list[str]] = {}
-    for name in os.listdir(folder):
-        stem, _, ending = name.partition(".")
-        if ending.startswith("pack-") and not ending.endswith(".part"):
-            found.setdefault(stem, []).append(ending)
-    return found
 
 
 def _shift_origins(path: Path, shard: Shard, new: Path, files_before: int) -> str:

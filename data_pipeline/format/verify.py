@@ -76,8 +76,8 @@ def find_faults(folder: str | Path, advance: Advance = lambda size: None) -> Ver
     return Verified(checked, faults)
 
 
-def _check_origins(folder: Path, manifest: Manifest) -> tuple[list[Fault], int]:
-    """Faults of origins.json, and the number of names in it."""
+def _check_origins(folder: Path, manifest: Manifest) -> tuple[list[Fault], int | None]:
+    """Faults of origins.json, and the number of names in it; None where that cannot be told."""
     if manifest.origins_xxh3_128 is None:
         return [], 0
     import orjson
@@ -86,9 +86,9 @@ def _check_origins(folder: Path, manifest: Manifest) -> tuple[list[Fault], int]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        return [Fault(str(path), f"cannot be read ({error.strerror}), though the manifest lists it")], 0
+        return [Fault(str(path), f"cannot be read ({error.strerror}), though the manifest lists it")], None
     if hash_bytes(data) != manifest.origins_xxh3_128:
-        return [Fault(str(path), _differs(hash_bytes(data), manifest.origins_xxh3_128))], 0
+        return [Fault(str(path), _differs(hash_bytes(data), manifest.origins_xxh3_128))], None
     return [], len(orjson.loads(data))
 
 
@@ -105,7 +105,7 @@ def _strangers(folder: Path, manifest: Manifest, split: str) -> Iterator[Fault]:
 
 
 def _check_shard(
-    folder: Path, manifest: Manifest, known: dict[str, str], origins: int, advance: Advance, shard: Shard
+    folder: Path, manifest: Manifest, known: dict[str, str], origins: int | None, advance: Advance, shard: Shard
 ) -> tuple[int, list[Fault]]:
     """Bytes read of one shard, and what is wrong with it beyond the sizes of its files."""
     paths = {ending: folder / f"{shard.name}.{ending}" for ending in shard.file_hashes()}
@@ -146,7 +146,7 @@ def _differs(found: str, expected: str) -> str:
     return f"has hash {found}, the manifest says {expected}; its content was changed"
 
 
-def _check_content(paths: dict[str, Path], manifest: Manifest, shard: Shard, origins: int) -> Iterator[Fault]:
+def _check_content(paths: dict[str, Path], manifest: Manifest, shard: Shard, origins: int | None) -> Iterator[Fault]:
     """Faults that the writer has made: every file is as it was written."""
     lengths = np.fromfile(paths["len"], LENGTH_DTYPE)
     ends = np.cumsum(lengths, dtype=np.int64)
@@ -158,7 +158,7 @@ def _check_content(paths: dict[str, Path], manifest: Manifest, shard: Shard, ori
     tokens = np.memmap(paths["bin"], dtype, mode="r").view(np.ndarray)
     if fault := _check_tokens(tokens, ends, manifest):
         yield Fault(str(paths["bin"]), fault)
-    if "org" in paths:
+    if "org" in paths and origins is not None:
         files = np.fromfile(paths["org"], ORIGIN_DTYPE)["file"]
         files = files[files != UNKNOWN_FILE]
         if len(files) and int(files.max()) >= origins:

@@ -72,7 +72,8 @@ def test_an_undamaged_set_is_read_to_the_last_byte(folder):
     heard: list[int] = []
     sizes = sum(path.stat().st_size for path in folder.glob("train/*"))
     assert verify(folder, heard.append) == sizes == sum(heard) == bytes_to_read(read_manifest(folder))
-    (folder / "train/shard-00001.pack-2048").write_bytes(b"rows")
+    for name in ("shard-00001.pack-2048", "pack-2048.json"):
+        (folder / "train" / name).write_bytes(b"rows")
     assert faults(folder) == {}
 
 

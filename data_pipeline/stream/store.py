@@ -26,7 +26,7 @@ _LISTLESS = {"http", "https"}
 class Retries(NamedTuple):
     """How often a read is tried; the wait in seconds doubles from `first_wait` up to `longest_wait`."""
 
-    attempts: int = 6
+    attempts: int = 8
     first_wait: float = 0.5
     longest_wait: float = 30.0
 
@@ -93,11 +93,11 @@ class Store:
                 answer = ask(f"{self._root}/{name}")
             except FileNotFoundError:
                 raise DamageError("is missing in the store, though it belongs to the data set", place) from None
-            except PermissionError as error:
-                raise DataError(f"may not be read ({error}); check the credentials for this store", place) from None
-            # Each store has exceptions of its own: what is not known above may pass by itself.
+            # Each store has exceptions of its own: what is not known here may pass by itself.
             except Exception as error:
                 reason, damaged = f"{type(error).__name__}: {error}", False
+                if isinstance(error, PermissionError) or "Credentials" in reason:
+                    raise DataError(f"may not be read ({reason}); check the credentials for it", place) from None
             else:
                 if (fault := wrong(answer)) is None:
                     return answer

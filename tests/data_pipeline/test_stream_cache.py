@@ -1,5 +1,9 @@
 """Reading through the cache gives what reading locally gives, whatever the store does, and damage is never used."""
 
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
 import numpy as np
 import orjson
 import pytest
@@ -195,3 +199,14 @@ def test_bad_requests_are_refused(folder, tmp_path):
         CacheOptions(tmp_path, on_damage="ignore")
     with pytest.raises(DataError, match="limit_bytes = 0"):
         CacheOptions(tmp_path, limit_bytes=0)
+
+
+def test_reading_over_http(folder, tmp_path):
+    """A plain server: no listings, and no ranges, which a file below 8 MiB does not need."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        ours = open_dataset(f"http://127.0.0.1:{server.server_port}/set", "train", CacheOptions(tmp_path / "cache"))
+        ours.check_sizes()
+        assert_equal(ours, open_dataset(folder, "train"))
+        server.shutdown()

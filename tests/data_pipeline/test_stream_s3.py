@@ -102,3 +102,13 @@ def test_faults_of_s3_are_named(endpoint, tmp_path):
         open_dataset("s3://tokens/other", "train", options(tmp_path / "cache", endpoint))
     with pytest.raises(DataError, match=r"s3://nowhere: is not a data set"):
         open_dataset("s3://nowhere", "train", options(tmp_path / "cache", endpoint))
+
+
+def test_missing_credentials_are_said_at_once(endpoint, tmp_path, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it was asked again"))
+    with pytest.raises(DataError, match=r"may not be read \(NoCredentialsError"):
+        open_dataset("s3://tokens/private", "train", options(tmp_path / "cache", endpoint))

@@ -73,6 +73,17 @@ def test_special_tokens_in_a_text_are_text(folder):
     assert fast.eod_id not in ids and fast.decode(ids.tolist()) == f"a {fast.eod_token} b <s></s>"
 
 
+def test_a_text_of_many_megabytes_is_encoded_whole(folder):
+    """Field reports 24 and 25: no edges inside a document, here with a character of four bytes at each of many."""
+    piece = "".join(source_texts())[:99_996]
+    text = "".join(piece[: 4096 * k % 90_000] + "😀" for k in range(1, 25))
+    reference, fast = load_tokenizer(folder), load_tokenizer(folder, backend="gigatoken")
+    ids, lengths = fast.encode_documents(["x", text])
+    expected = reference.encode(text)
+    assert lengths[1] == len(expected) and ids[lengths[0] :].tolist() == expected
+    assert fast.decode(expected) == text and not {fast.eod_id, fast.bos_id} & set(expected)
+
+
 def spoil(monkeypatch, is_spoiled) -> None:
     """Makes gigatoken wrong: the texts that are named lose their last id."""
     opened = verified.open_gigatoken
@@ -128,7 +139,7 @@ def test_without_gigatoken_the_reference_is_used(folder, monkeypatch):
 
 
 def test_what_gigatoken_does_not_know_is_said(tmp_path):
-    train_tokenizer("unigram", [text[:50_000] for text in source_texts()[:8]], tmp_path, vocab_size=500)
-    with pytest.raises(DataError, match=r"gigatoken does not know this kind of tokenizer .*Unigram"):
+    train_tokenizer("unigram", [text[:20_000] for text in source_texts()[:5]], tmp_path, vocab_size=400)
+    with pytest.raises(DataError, match=r"gigatoken does not know this kind of tokenizer .*unigram"):
         load_tokenizer(tmp_path, backend="gigatoken")
     assert load_tokenizer(tmp_path, backend="auto").backend.startswith("sentencepiece")

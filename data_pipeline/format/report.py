@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from data_pipeline.format.manifest import Manifest
+from data_pipeline.format.manifest import Manifest, Source
 
 
 def summary(folder: str | Path, manifest: Manifest) -> dict[str, Any]:
@@ -56,25 +56,30 @@ def print_manifest(folder: str | Path, manifest: Manifest, console: Console) -> 
         _table(("split", "documents", "tokens", "text", "bytes/token", "longest", "shards"), _splits(manifest))
     )
     if manifest.sources:
-        header = ("source", "split", "documents", "tokens", "empty", "faulty")
+        header = ("source", "split", "documents", "tokens", "bytes/token", "longest", "left out")
         console.print(_table(header, _sources(manifest)))
     for source in manifest.sources:
-        for reason, count in source.errors.items():
+        for reason, count in left_out(source).items():
             console.print(
                 f"left out of {source.name}: {count:,} x {reason}", style="yellow", highlight=False, soft_wrap=True
             )
 
 
+def left_out(source: Source) -> dict[str, int]:
+    """How many records became no documents, by reason."""
+    counts = {"empty": source.empties, "duplicate": source.duplicates, **source.filtered, **source.errors}
+    return {reason: count for reason, count in counts.items() if count}
+
+
 def _splits(manifest: Manifest) -> Iterator[tuple[str, ...]]:
     for name, split in manifest.splits.items():
         # EOD stands for no text, but it is a token that is trained on: it counts.
-        ratio = f"{split.text_bytes / split.tokens:.2f}" if split.text_bytes else "-"
         yield (
             name,
             f"{split.documents:,}",
             f"{split.tokens:,}",
             megabytes(split.text_bytes) if split.text_bytes else "-",
-            ratio,
+            _ratio(split.text_bytes, split.tokens),
             f"{split.longest:,}",
             f"{len(split.shards):,}",
         )
@@ -82,12 +87,30 @@ def _splits(manifest: Manifest) -> Iterator[tuple[str, ...]]:
 
 def _sources(manifest: Manifest) -> Iterator[tuple[str, ...]]:
     for source in manifest.sources:
-        faulty = sum(source.errors.values())
-        # What was left out belongs to no split: it stands in the first line of the source.
-        left_out = [f"{source.empties:,}", f"{faulty:,}"]
+        # These belong to no split: they stand in the first line of the source.
+        tokens, out = sum(source.tokens.values()), sum(left_out(source).values())
+        whole = [_ratio(source.text_bytes, tokens), f"{source.longest:,}", f"{out:,}"]
         for split, documents in source.documents.items():
-            yield (source.name, split, f"{documents:,}", f"{source.tokens[split]:,}", *left_out)
-            left_out = ["", ""]
+            yield (source.name, split, f"{documents:,}", f"{source.tokens[split]:,}", *whole)
+            whole = ["", "", ""]
+        if not source.documents:
+            yield (source.name, "-", "0", "0", *whole)
+    if len(manifest.sources) > 1:
+        splits, sources = manifest.splits.values(), manifest.sources
+        tokens = sum(split.tokens for split in splits)
+        yield (
+            "all",
+            "",
+            f"{sum(split.documents for split in splits):,}",
+            f"{tokens:,}",
+            _ratio(sum(split.text_bytes for split in splits), tokens),
+            f"{max(split.longest for split in splits):,}",
+            f"{sum(sum(left_out(source).values()) for source in sources):,}",
+        )
+
+
+def _ratio(text_bytes: int, tokens: int) -> str:
+    return f"{text_bytes / tokens:.2f}" if text_bytes and tokens else "-"
 
 
 def _table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Table:

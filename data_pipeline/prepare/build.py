@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import errno
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from data_pipeline.errors import DataError
 from data_pipeline.format.folder import check_output
@@ -27,24 +25,18 @@ from data_pipeline.prepare.assemble import Assembly, assemble_shard, finished_sh
 from data_pipeline.prepare.decide import Chooser, Decision, decide, unit_starts
 from data_pipeline.prepare.duplicates import mark_duplicates
 from data_pipeline.prepare.encode import BadRecord, Encoding, UnitJob, encode_unit
-from data_pipeline.prepare.finish import faults, finish
+from data_pipeline.prepare.faults import bad_record, report_faults
+from data_pipeline.prepare.finish import finish
 from data_pipeline.prepare.options import PrepareOptions
 from data_pipeline.prepare.place import Place
 from data_pipeline.prepare.plan import Plan, make_plan
 from data_pipeline.prepare.progress import PrepareProgress
 from data_pipeline.prepare.ranks import Ranks
-from data_pipeline.prepare.units import Units
+from data_pipeline.prepare.tokenizer import given_digest, make_tokenizer, open_tokenizer
+from data_pipeline.prepare.units import UnitRecord, Units
 from data_pipeline.prepare.workers import Workers
-from data_pipeline.sources.base import Fault
-from data_pipeline.sources.base import place as place_of
-from data_pipeline.tokenizer.base import Tokenizer, load_tokenizer
-from data_pipeline.tokenizer.sample import sample_documents
-from data_pipeline.tokenizer.training import train_sentencepiece
 
 _POLL_SECONDS = 0.2
-_CHECKED_BYTES = 200_000
-"""Of text, on which the fast path is compared before the run."""
-_NOTES_A_REASON = 5
 _BYTES_A_TOKEN = 4
 """Of text, for the estimate of the space that is needed; a cautious one, as only a sure lack should be refused."""
 
@@ -60,7 +52,7 @@ def prepare(options: PrepareOptions, progress: PrepareProgress, ranks: Ranks | N
         options.check()
         place = Place(options.output)
         check_output(place.output, options.overwrite)
-        plan = make_plan(options, _given_tokenizer(options))
+        plan = make_plan(options, given_digest(options))
         ranks.meet()
         try:
             with progress, Workers(options.processes) as workers:
@@ -102,7 +94,7 @@ class _Build:
                 self._lay_out(stack.enter_context(self.place.lead(self.plan)))
             else:
                 self._follow(stack)
-            self.tokenizer = self._open_tokenizer()
+            self.tokenizer = open_tokenizer(self.options, self.plan.units, self.place.tokenizer, self.progress.note)
             dtype = token_dtype(self.tokenizer.vocab_size)
             self.units = Units(self.place.units, dtype)
             self._encode()
@@ -111,23 +103,15 @@ class _Build:
             if not self.ranks.leads:
                 return None
             self._wait(lambda: self.place.missing_builders(self.ranks.count), "begin")
-            records = [self.units.records[number] for number in range(len(self.plan.units))]
-            return finish(self.options, self.plan, self.place, self.tokenizer, records, decision, shards)
+            return finish(self.options, self.plan, self.place, self.tokenizer, self._records(), decision, shards)
 
     def _lay_out(self, said: str) -> None:
         """The tokenizer, and the word to the others; checks that there is space."""
         if said:
             self.progress.note(said)
         if not self.place.announced(self.plan) and not self.place.tokenizer.exists():
-            _make_tokenizer(self.options, self.plan, self.place.tokenizer, self.progress)
+            make_tokenizer(self.options, self.plan.units, self.place.tokenizer, self.progress)
         self.place.announce(self.plan)
-
-    def _open_tokenizer(self) -> Tokenizer:
-        """With the fast path where it is wanted, and gives the same ids for some of these documents."""
-        backend, fraction = self.options.tokenizer_backend, self.options.validation_fraction
-        checked = backend != "reference"
-        sample = sample_documents(self.plan.units, _CHECKED_BYTES, fraction) if checked else []
-        return load_tokenizer(self.place.tokenizer, None, backend, sample, self.progress.note)
 
     def _follow(self, stack: ExitStack) -> None:
         self._wait(lambda: [] if self.place.announced(self.plan) else [0], "lay out the work")
@@ -155,7 +139,7 @@ class _Build:
             for _ in self.workers.map(partial(encode_unit, encoding), jobs):
                 self._advance()
         except BadRecord as bad:
-            raise self._bad_record(*bad.args) from None
+            raise bad_record(self.plan, self.units, *bad.args) from None
         if self.ranks.leads:
             self._wait(self._missing_units, "encode")
 
@@ -167,11 +151,11 @@ class _Build:
         self._wait(lambda: [] if self.place.decision.exists() else [0], "decide")
         decision = Decision.read(self.place.decision)
         if self.ranks.leads:
-            self._check_faults(decision)
+            report_faults(self.plan, self._records(), decision.starts, self.options.on_error, self.progress.note)
         return decision
 
     def _make_decision(self) -> Decision:
-        records = [self.units.records[number] for number in range(len(self.plan.units))]
+        records = self._records()
         starts = unit_starts(self.plan, records)
         if self.options.deduplicate:
             hashed = (self.units.documents(number) for number in range(len(records)))
@@ -209,6 +193,9 @@ class _Build:
             by_split[cut.split].append(shards[number])
         return by_split
 
+    def _records(self) -> list[UnitRecord]:
+        return [self.units.records[number] for number in range(len(self.plan.units))]
+
     def _chooser(self) -> Chooser:
         units = Units(self.units.folder, self.units.dtype)  # without the records: it travels with every job
         return Chooser(
@@ -241,33 +228,6 @@ class _Build:
         if self.ranks.leads and needed > self.place.free_bytes():
             raise self.place.full(needed)
 
-    def _bad_record(self, number: int, *fault: object) -> DataError:
-        """With the line in the file, which takes the number of records in the units before."""
-        unit, first = self.plan.units[number], 0
-        self.units.refresh()
-        for earlier in self.plan.before(number):
-            if earlier in self.units.records:
-                first += self.units.records[earlier].records
-            else:
-                for _ in self.plan.units[earlier].read():
-                    pass
-                first += self.plan.units[earlier].records
-        record, reason, detail = Fault(*fault)  # type: ignore[arg-type]
-        return _stopped(*place_of(unit, first, record), reason, detail)
-
-    def _check_faults(self, decision: Decision) -> None:
-        """Says what was left out; an error where units of an earlier run left out what is now to stop the work."""
-        seen: Counter[tuple[str, str]] = Counter()
-        records = [self.units.records[number] for number in range(len(self.plan.units))]
-        for source, file, line, reason, detail in faults(self.plan, records, decision.starts):
-            if self.options.on_error == "stop":
-                raise _stopped(file, line, reason, detail)
-            seen[source, reason] += 1
-            if seen[source, reason] <= _NOTES_A_REASON:
-                self.progress.note(f"skipped {DataError(_said(reason, detail), file, line)}")
-            elif seen[source, reason] == _NOTES_A_REASON + 1:
-                self.progress.note(f"skipped more of this kind, see errors.jsonl for all: {reason}")
-
     def _check_splits(self, decision: Decision) -> None:
         """Raises DataError when a split has no document."""
         records = self.units.records.values()
@@ -287,40 +247,3 @@ class _Build:
                     f"--validation-fraction {self.options.validation_fraction}; give more documents, another fraction, "
                     "or 0 for no validation split"
                 )
-
-
-def _given_tokenizer(options: PrepareOptions) -> str:
-    """The digest of the tokenizer that was given, empty where one is to be trained."""
-    if not options.tokenizer:
-        return ""
-    tokenizer = load_tokenizer(options.tokenizer, options.eod_token)
-    if options.add_bos and tokenizer.bos_id is None:
-        raise DataError("has no beginning-of-sequence token, so --add-bos cannot be followed", options.tokenizer)
-    return tokenizer.digest
-
-
-def _make_tokenizer(options: PrepareOptions, plan: Plan, folder: Path, progress: PrepareProgress) -> None:
-    """The tokenizer that was given, or one trained on a sample of the training documents."""
-    if options.tokenizer:
-        tokenizer: Tokenizer = load_tokenizer(options.tokenizer, options.eod_token)
-    else:
-        assert options.train_tokenizer and options.vocab_size
-        kind, limit = options.train_tokenizer, options.tokenizer_sample_bytes
-        progress.stage(f"training a tokenizer: {kind}, {options.vocab_size} tokens, up to {limit / 1e6:g} MB of text")
-        sample = sample_documents(plan.units, limit, options.validation_fraction)
-        if not sample:
-            raise DataError(f"nothing to train on: no document in {', '.join(options.inputs)} has any text")
-        scratch = folder.with_name("training")
-        scratch.mkdir(exist_ok=True)
-        train_sentencepiece(sample, scratch, vocab_size=options.vocab_size, model_type=kind)
-        tokenizer = load_tokenizer(scratch)
-    tokenizer.save(folder)
-
-
-def _stopped(file: str, line: int | None, reason: str, detail: str) -> DataError:
-    said = _said(reason, detail)
-    return DataError(f"{said}; correct it, or leave such records out with --on-error skip", file, line)
-
-
-def _said(reason: str, detail: str) -> str:
-    return f"{reason} ({detail})" if detail else reason

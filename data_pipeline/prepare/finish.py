@@ -6,18 +6,17 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from data_pipeline.format.folder import replace_folder
 from data_pipeline.format.manifest import Manifest, Shard, Source, Split, token_dtype, write_manifest, write_origins
 from data_pipeline.prepare.decide import Decision
+from data_pipeline.prepare.faults import faults
 from data_pipeline.prepare.options import PrepareOptions
 from data_pipeline.prepare.place import Place
 from data_pipeline.prepare.plan import Plan
 from data_pipeline.prepare.units import UnitRecord
-from data_pipeline.sources.base import place as place_of
 from data_pipeline.tokenizer.base import Tokenizer
 
 ERRORS = "errors.jsonl"
@@ -85,22 +84,11 @@ def sources(plan: Plan, records: Sequence[UnitRecord], decision: Decision) -> It
         )
 
 
-def faults(
-    plan: Plan, records: Sequence[UnitRecord], decision_starts: Sequence[Any]
-) -> Iterator[tuple[str, str, int | None, str, str]]:
-    """(source, file, line or None, reason, detail) of each record that was left out, in the order of the input."""
-    for number, record in enumerate(records):
-        for fault in sorted(record.faults):
-            file, line = place_of(plan.units[number], decision_starts[number].records, fault.record)
-            yield plan.sources[plan.owners[number]], file, line, fault.reason, fault.detail
-
-
 def write_errors(path: Path, plan: Plan, records: Sequence[UnitRecord], decision: Decision) -> None:
     """A line of JSON for each record that was left out."""
-    names = ("source", "file", "line", "reason", "detail")
     with open(path, "wb") as file:
         for fault in faults(plan, records, decision.starts):
-            file.write(orjson.dumps(dict(zip(names, fault, strict=True)), option=orjson.OPT_APPEND_NEWLINE))
+            file.write(orjson.dumps(fault._asdict(), option=orjson.OPT_APPEND_NEWLINE))
 
 
 def _split(split: str, shards: list[Shard], decision: Decision) -> Split:

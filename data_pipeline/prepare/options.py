@@ -23,7 +23,7 @@ class PrepareOptions:
     tokenizer_backend: Backend = "auto"
     """What encodes. The ids do not depend on it, but who doubts them wants none of the old ones kept."""
     eod_token: str | None = None
-    train_tokenizer: Literal["bpe", "unigram"] | None = None
+    train_tokenizer: Literal["bpe", "unigram", "byte-bpe"] | None = None
     vocab_size: int | None = None
     tokenizer_sample_bytes: int = DEFAULT_SAMPLE_BYTES
     read: ReadOptions = field(default_factory=ReadOptions)
@@ -42,7 +42,7 @@ class PrepareOptions:
         """Raises DataError with everything that is wrong with the request itself, before anything is read."""
         problems = []
         if bool(self.tokenizer) == bool(self.train_tokenizer):
-            problems.append("give one of --tokenizer PATH and --train-tokenizer bpe|unigram")
+            problems.append("give one of --tokenizer PATH and --train-tokenizer bpe|unigram|byte-bpe")
         if bool(self.train_tokenizer) != bool(self.vocab_size):
             problems.append("--train-tokenizer and --vocab-size go together")
         if self.train_tokenizer and (self.add_bos or self.eod_token):

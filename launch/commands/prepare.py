@@ -70,11 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Builds the shards and prints the summary."""
-    import json
-
-    from rich.console import Console
-
-    from data_pipeline.format.report import print_manifest, summary
+    from data_pipeline.format.report import show
     from data_pipeline.prepare.build import prepare
     from data_pipeline.prepare.options import PrepareOptions
     from data_pipeline.prepare.progress import PrepareProgress
@@ -90,12 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
         **{name: values[name] for name in names},
     )
     manifest = prepare(options, PrepareProgress(quiet=arguments.json or not ranks.leads), ranks)
-    if manifest is None:
-        return 0
-    if arguments.json:
-        print(json.dumps(summary(arguments.output, manifest), indent=1))
-    else:
-        print_manifest(arguments.output, manifest, Console())
+    if manifest:
+        show(arguments.output, manifest, arguments.json)
     return 0
 
 
@@ -124,8 +116,9 @@ def _add_tokenizer_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--tokenizer", metavar="PATH", help="sentencepiece .model, tokenizer.json, or a folder with one")
     group.add_argument(
         "--train-tokenizer",
-        choices=("bpe", "unigram"),
-        help="train a sentencepiece tokenizer; it loses nothing of the text (unigram takes some 20 times as long)",
+        choices=("bpe", "unigram", "byte-bpe"),
+        help="train one that loses nothing of the text: sentencepiece BPE or unigram (some 20 times as long), or "
+        "byte-level BPE as Llama 3 and GPT-4 use it",
     )
     group.add_argument(
         "--vocab-size", type=int, metavar="N", help="tokens of the tokenizer to train, e.g. 4096 or 32000"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from data_pipeline.format.dataset import open_dataset
 from data_pipeline.format.files import check_sizes
 from data_pipeline.format.manifest import (
     LENGTH_DTYPE,
+    ORIGIN_DTYPE,
+    UNKNOWN_FILE,
     Manifest,
     Shard,
     Split,
@@ -23,8 +27,9 @@ from data_pipeline.format.manifest import (
     token_dtype,
     write_manifest,
 )
+from data_pipeline.format.recent import Recent
 from data_pipeline.format.verify import verify
-from data_pipeline.format.writer import DatasetWriter, write_documents
+from data_pipeline.format.writer import DatasetWriter, ShardWriter, write_documents
 from data_pipeline.rows.concat import row_count
 from tests.data_pipeline.kit import EOD, files_of
 
@@ -259,3 +264,83 @@ def test_the_manifest_reads_back_as_it_was_written(tmp_path):
     assert read_manifest(tmp_path / "set").digest == manifest.digest
     record = json.loads((tmp_path / "set/manifest.json").read_text())["splits"]["train"]
     assert (record["tokens"], record["documents"], record["longest"]) == (20, 5, 6)
+
+
+def test_the_origin_of_each_document(tmp_path):
+    origins = np.array([(1, 7), (0, 1 << 40), (UNKNOWN_FILE, 0), (2, 0), (0, 5)], ORIGIN_DTYPE)
+    with DatasetWriter(tmp_path / "set", vocab_size=257, eod_id=EOD, shard_tokens=7) as writer:
+        for document, origin in zip(DOCUMENTS, origins, strict=True):
+            ids = np.array([*document, EOD])
+            writer.add("train", ids, np.array([len(ids)]), origins=origin[None])
+        manifest = writer.finish(origins=["a", "b"])
+    assert (tmp_path / "set/train/shard-00000.org").stat().st_size == 24
+    dataset = open_dataset(tmp_path / "set", "train")
+    found = [dataset.origin(k) for k in (0, 1, 2, 4)]
+    assert found == [("b", 7), ("a", 1 << 40), None, ("a", 5)]
+    with pytest.raises(DataError, match=r"document 3 is from file 2, origins\.json has 2"):
+        dataset.origin(3)
+    with pytest.raises(DataError, match="documents 0 to 4, not 5"):
+        dataset.origin(5)
+    assert manifest.origins_xxh3_128 and read_manifest(tmp_path / "set") == manifest
+    write(tmp_path / "bare")
+    assert open_dataset(tmp_path / "bare", "train").origin(0) is None
+
+
+def test_origins_of_some_documents_only_are_refused(tmp_path):
+    with DatasetWriter(tmp_path / "set", vocab_size=257, eod_id=EOD) as writer:
+        writer.add("train", np.array([1, EOD]), np.array([2]), origins=np.zeros(1, ORIGIN_DTYPE))
+        with pytest.raises(DataError, match="the origin is known of some documents and not of others"):
+            writer.add("train", np.array([1, EOD]), np.array([2]))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_shard_has_its_names_only_when_it_is_whole(tmp_path):
+    writer = ShardWriter(tmp_path, "shard-00000", np.dtype("<u2"))
+    writer.write(np.array([1, EOD]), np.array([2]))
+    assert {path.suffix for path in tmp_path.iterdir()} == {".part"}
+    again = ShardWriter(tmp_path, "shard-00000", np.dtype("<u2"))  # after a kill
+    again.write(np.array([3, EOD]), np.array([2]))
+    assert again.close().tokens == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"shard-00000.{e}" for e in ("bin", "len", "xxh")]
+    assert np.fromfile(tmp_path / "shard-00000.bin", "<u2").tolist() == [3, EOD]
+
+
+def test_what_was_used_last_is_kept_up_to_a_size():
+    kept: Recent[list[int]] = Recent(10, len)
+    for number, size in enumerate((4, 4, 4)):
+        kept.put(number, [0] * size)
+    assert [kept.get(number) is None for number in range(3)] == [True, False, False]
+    kept.put(1, [0] * 2)
+    kept.put(3, [0] * 4)
+    assert [number for number in range(4) if kept.get(number)] == [1, 2, 3]
+    kept.put(4, [0] * 99)
+    assert [number for number in range(5) if kept.get(number)] == [4]
+
+
+OPEN = """
+import resource, sys
+from data_pipeline.format.dataset import open_dataset
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+before = peak()
+dataset = open_dataset(sys.argv[1], "train")
+print(dataset.tokens, peak() - before)
+try:
+    dataset.read(dataset.tokens - 2, dataset.tokens)
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_set_of_100_000_shards_opens_without_a_look_at_them(tmp_path):
+    tokens = 150_000_000
+    shards = tuple(
+        Shard(f"shard-{k:05d}", tokens, 170_000, 2 * tokens, *(f"{k * 10 + j:032x}" for j in range(4)))
+        for k in range(100_000)
+    )
+    split = Split(tokens * 100_000, 170_000 * 100_000, 9, 0, shards)
+    write_manifest(tmp_path, Manifest("web", "uint16", 257, EOD, None, 0, {"train": split}))
+    done = subprocess.run([sys.executable, "-c", OPEN, str(tmp_path)], capture_output=True, text=True, check=True)
+    counted, fault = done.stdout.splitlines()
+    assert counted.split()[0] == "15000000000000"
+    assert int(counted.split()[1]) < 150
+    assert fault.startswith(f"{tmp_path}/train/shard-99999.bin: is missing")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 HELP = "predict the time of a step, item by item, with tokens/s, MFU, days and dollars"
 
@@ -56,13 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         draw(step, arguments.output)
     if arguments.timeline:
-        from megaxf.engine.timeline import simulate
-        from megaxf.engine.timeline_report import draw as draw_stages
-
-        parallel = settings.parallel
-        stages, count = parallel.pipeline_parallel_size, int(step.layout.micro_batches)
-        costs = float(step.forward), float(step.backward)
-        draw_stages([simulate(parallel.pipeline_schedule, stages, count, *costs)], arguments.timeline)
+        _draw_stages(step, settings.parallel, arguments.timeline)
     return 0
 
 
@@ -74,3 +69,16 @@ def _check(arguments: argparse.Namespace) -> None:
         raise PlanError(f"--nodes = {arguments.nodes} is not a number of nodes; use 1 or more")
     if arguments.price is not None and not 0 < arguments.price < float("inf"):
         raise PlanError(f"--price = {arguments.price} is no price; use dollars for an hour of a GPU")
+
+
+def _draw_stages(step: Any, parallel: Any, image: Path) -> None:
+    """The schedule's instructions against the predicted times. Raises PlanError where there is no pipeline."""
+    from megaxf.engine.timeline import simulate
+    from megaxf.engine.timeline_report import draw
+    from megaxf.plan.errors import PlanError
+
+    stages, count = parallel.pipeline_parallel_size, int(step.layout.micro_batches)
+    if stages == 1:
+        raise PlanError("--timeline shows a pipeline's stages, but parallel.pipeline_parallel_size = 1; use -o")
+    costs = float(step.forward), float(step.backward)
+    draw([simulate(parallel.pipeline_schedule, stages, count, *costs)], image)

@@ -80,6 +80,12 @@ def _phases_are_of_this_run(data: Any, train: Any) -> Iterator[str]:
             yield f"{here}.shares are all 0; give one source more"
 
 
+def _skipped_steps_are_of_this_run(data: Any, train: Any) -> Iterator[str]:
+    for first, last in data.skip_steps:
+        if last > train.steps:
+            yield f"data.skip_steps has [{first}, {last}], beyond train.steps = {train.steps}; remove or shorten it"
+
+
 def _lengths_are_parts_of_the_longest(data: Any) -> Iterator[str]:
     lengths = {"data.sequence_length": data.sequence_length}
     for number, phase in enumerate(data.phases):
@@ -136,6 +142,7 @@ CHECKS: dict[Callable[..., Iterator[str]], tuple[str, ...]] = {
     _shares_have_an_effect: ("data",),
     _shares_have_one_unit: ("data",),
     _phases_are_of_this_run: ("data", "train"),
+    _skipped_steps_are_of_this_run: ("data", "train"),
     _lengths_are_parts_of_the_longest: ("data",),
     _stores_have_a_cache: ("data",),
     _batches_are_whole: ("train",),

@@ -80,7 +80,7 @@ class Cache(Section):
     limit_gib: PositiveFloat = 256
     ahead_gib: PositiveFloat = 4
     """How much of what is needed next is fetched ahead, for each source."""
-    attempts: Positive = 6
+    attempts: Positive = 8
     """How often a read is tried."""
     on_damage: Literal["stop", "skip"] = "stop"
     """What to do about a shard whose bytes in the store are wrong: end the run, or go on without its tokens."""
@@ -127,7 +127,7 @@ class Data(Section):
     longest_sequence_length: Positive | None = None
     """The longest that the run may ever have, where later phases are not known yet; by default the longest of its
     phases. It decides about the order, so it cannot change later."""
-    skip_steps: list[tuple[Positive, Positive]] = Field([], strict=False)
+    skip_steps: list[Annotated[tuple[Positive, Positive], Field(strict=False)]] = Field([])
     """First and last steps whose data is passed over, such as that of a loss spike; the order stays as it is. Each
     range is numbered by the log of a run with the ranges before it."""
 
@@ -144,7 +144,7 @@ class Data(Section):
     def _in_order(cls, value: list[Phase]) -> list[Phase]:
         steps = [phase.from_step for phase in value]
         if steps != sorted(set(steps)):
-            raise ValueError(f"begin at steps {steps}; give each a from_step above that of the one before")
+            raise ValueError(f"begin at steps {steps}; give each a from_step above that of the one before it")
         return value
 
 

@@ -53,13 +53,14 @@ def explain(faults: Sequence[Any], model: type[BaseModel], settings: Mapping[str
 
 
 def _sentence(fault: Any, model: type[BaseModel], settings: Mapping[str, Any]) -> str:
-    key = ".".join(_keys(fault["loc"], settings))
+    key = "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in _keys(fault["loc"], settings))[1:]
     if fault["type"] == "extra_forbidden":
         return f"{key} is not a setting; {_nearest(key, fault['loc'], model)}"
     if fault["type"] == "missing":
         return f"{key} is missing; it has no default"
     if fault["type"] == "value_error":
-        return str(fault["ctx"]["error"])
+        message = str(fault["ctx"]["error"])
+        return message if message.startswith(str(fault["loc"][0])) else f"{key}: {message}"
     if fault["type"] == "union_tag_not_found":
         return f"{key} needs the setting {fault['ctx']['discriminator']}, which says what kind it is"
     if fault["type"] == "union_tag_invalid":

@@ -97,7 +97,7 @@ def _to_megaxf(source: Source, arguments: argparse.Namespace) -> tuple[int, Path
         raise ConvertError(f"{out} is a run that has trained; choose another name, or remove it yourself")
     config = yaml.safe_dump({"model": source.config.model_dump()}, sort_keys=False)
     # What a run reads of its past: no data so far, and weights that lose nothing in this precision.
-    extra = {"samples": 0, "tokens": 0, "fingerprint": None, "dtype": source.dtype}
+    extra = {"samples": 0, "tokens": 0, "data": None, "dtype": source.dtype}
     shapes, read = source.weights.shapes, source.weights.__getitem__
     with new_folder(out, overwrite=arguments.overwrite, mark="checkpoints") as folder, TemporaryDirectory() as spare:
         if source.tokenizer:

@@ -194,7 +194,7 @@ class Trainer:
             self.folder.checkpoints,
             step,
             self.engine,
-            {"samples": samples, "tokens": tokens, "fingerprint": self.feed.batches.fingerprint},
+            {"samples": samples, "tokens": tokens, "data": self.feed.batches.state(samples)},
             self.mesh,
             config=to_yaml(self.run),
             tokenizer=self.feed.batches.datasets[0].tokenizer_folder(),

@@ -15,9 +15,7 @@ Settings = Mapping[str, Any]
 
 ROUNDING = "the losses go on as they would have, but for rounding"
 CONSEQUENCES = {
-    "data.sequence_length": "rows are cut anew: the order of the data is another one from here on",
-    "data.": "the order of the data is another one from here on: rows may come again before all have come",
-    "seed": "the order of the data is another one from here on; weights go on as they are",
+    "seed": "weights go on as they are",
     "train.global_batch_size": "reading goes on at the next sample that has not been read",
     "train.precision": "the losses are not those of the run so far",
     "train.dropout": "the losses are not those of the run so far",
@@ -28,7 +26,8 @@ CONSEQUENCES = {
 }
 """Start of a key -> what follows from changing it."""
 
-SILENT = ("run_folder", "evaluate.", "checkpoint.", "metrics.")
+SILENT = ("run_folder", "evaluate.", "checkpoint.", "metrics.", "data.")
+"""data: what its settings lead to is compared with the state of the data in the checkpoint."""
 HORIZON = ("train.steps", "schedule.", "optimizer.learning_rate")
 
 

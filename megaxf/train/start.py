@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from data_pipeline.loader.batches import Batches
+from data_pipeline.loader.state import describe_change
+from data_pipeline.order.phases import Phases
 from megaxf import checkpoint
 from megaxf.checkpoint.weights import CONFIG
 from megaxf.config import Run, to_yaml
@@ -74,8 +76,20 @@ def load(folder: RunFolder, engine: Engine, mesh: Mesh, batches: Batches, report
     extra: dict[str, Any] | None = checkpoint.load_latest(folder.checkpoints, engine, mesh, report.warn)
     if extra is None:
         return Position()
-    if extra["fingerprint"] not in (None, batches.fingerprint):  # None: imported weights, trained on data of elsewhere
-        report.warn(
-            f"the data is not what {extra['path']} was trained on; reading goes on at sample {extra['samples']:,}"
-        )
+    if extra["data"] is not None:  # None: imported weights, trained on data of elsewhere
+        for sentence in describe_change(extra["data"], batches.state(extra["samples"])):
+            report.warn(f"since {extra['path']}: {sentence}")
+    _check_phases(batches.phases, Position(extra["step"], extra["samples"]), extra["path"])
     return Position(extra["step"], extra["samples"], extra["tokens"])
+
+
+def _check_phases(phases: Phases, position: Position, path: str) -> None:
+    """Raises ConfigError where phases, which begin at steps, do not begin where the run will then stand in the data."""
+    if len(phases.phases) > 1 and (read := phases.step(position.step).first_sample) != position.samples:
+        raise ConfigError(
+            path,
+            [
+                f"data.phases read {read:,} samples in the first {position.step:,} steps, and the run has read "
+                f"{position.samples:,}: train.global_batch_size or a phase of the past has changed; set it as it was"
+            ],
+        )

@@ -6,7 +6,8 @@ from typing import get_args
 
 from pydantic import BaseModel
 
-from megaxf.config import Run, Source
+from megaxf.config import Run
+from megaxf.config_data import Phase, Source
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "pretrain.md").read_text()
 
@@ -17,6 +18,8 @@ def settings(model, prefix=""):
         inner = next((a for a in (field.annotation, *get_args(field.annotation)) if _is_section(a)), None)
         if name == "sources":
             yield from settings(Source, "data.sources.NAME.")
+        elif name == "phases":
+            yield from settings(Phase, "data.phases[N].")
         elif inner and name != "model":
             yield from settings(inner, f"{prefix}{name}.")
         else:
@@ -29,7 +32,7 @@ def _is_section(annotation):
 
 def documented():
     """key -> the default that the table gives."""
-    return dict(re.findall(r"^\| `([\w.]+)` \| (.*?) \|", PAGE, flags=re.MULTILINE))
+    return dict(re.findall(r"^\| `([\w.[\]]+)` \| (.*?) \|", PAGE, flags=re.MULTILINE))
 
 
 def test_every_setting_is_documented_with_its_default():

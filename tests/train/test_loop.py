@@ -164,13 +164,12 @@ def test_another_layout_is_announced_and_goes_on(make):
 def test_another_order_of_the_data_is_announced(make, tmp_path):
     start(make(), stop_after=2)
     _, said = start(make(seed=8), stop_after=1)
-    assert any(
-        sentence.startswith("seed has changed: 7 -> 8; the order of the data is another one") for sentence in said
-    )
+    assert "seed has changed: 7 -> 8; weights go on as they are" in said
+    assert any(sentence.endswith("step-00000002: seed was 7 and is 8: everything is drawn anew") for sentence in said)
     (tmp_path / "data").rename(tmp_path / "gone")
     write_data(tmp_path / "data", seed=1)
     _, said = start(make(seed=8), stop_after=1)
-    assert any("the data is not what" in sentence and "sample 12" in sentence for sentence in said)
+    assert any("step-00000003: source text holds other data: its manifest was" in sentence for sentence in said)
 
 
 def test_another_model_is_refused(make):

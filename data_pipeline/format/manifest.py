@@ -124,7 +124,7 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of everything above, and through the shard hashes of every token."""
+        """The sha256 of manifest.json, and through the shard hashes of every token."""
         return hashlib.sha256(self.to_json()).hexdigest()
 
     def to_json(self) -> bytes:
@@ -179,7 +179,10 @@ def parse_manifest(data: bytes, path: str | Path) -> Manifest:
                 for name, record in found.pop("splits").items()
             }
             sources = tuple(Source(**record) for record in found.pop("sources"))
-            return Manifest(splits=splits, sources=sources, **found)
+            manifest = Manifest(splits=splits, sources=sources, **found)
+            # These bytes are what to_json gives: 100,000 shards need not be written out again for their hash.
+            vars(manifest)["digest"] = hashlib.sha256(data).hexdigest()
+            return manifest
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(f"is not a complete manifest ({error}); build the data set again", path) from None
 

@@ -91,9 +91,10 @@ def test_lengths_beyond_the_token_type(tmp_path):
 def test_the_type_follows_the_full_vocabulary(tmp_path, vocab_size, itemsize):
     assert token_dtype(vocab_size).itemsize == itemsize
     last = vocab_size - 1
-    write_documents(tmp_path / "set", {"train": [[0, last]]}, vocab_size=vocab_size, eod_id=1)
+    ids = [0, *(token for token in (255, 65_499, 65_535, 65_536, 79_998) if token < last), last]
+    write_documents(tmp_path / "set", {"train": [ids]}, vocab_size=vocab_size, eod_id=1)
     dataset = open_dataset(tmp_path / "set", "train")
-    assert dataset.document(0).tolist() == [0, last, 1]
+    assert dataset.document(0).tolist() == [*ids, 1]
     assert dataset.manifest.largest_id == last
 
 
@@ -262,6 +263,7 @@ def test_the_manifest_reads_back_as_it_was_written(tmp_path):
     manifest = write(tmp_path / "set")
     assert read_manifest(tmp_path / "set") == manifest
     assert read_manifest(tmp_path / "set").digest == manifest.digest
+    assert replace(read_manifest(tmp_path / "set"), name="other").digest != manifest.digest
     record = json.loads((tmp_path / "set/manifest.json").read_text())["splits"]["train"]
     assert (record["tokens"], record["documents"], record["longest"]) == (20, 5, 6)
 

@@ -75,12 +75,18 @@ def test_without_announced_needs_the_longest_unused_goes_first(folder, tmp_path)
 
 
 def test_ahead_brings_the_next_and_drops_nothing_that_is_needed_sooner(folder, tmp_path):
-    ours = open_faulty(folder, tmp_path / "cache", limit_bytes=3 * SHARD + 100)
+    ours = open_faulty(folder, tmp_path / "cache", limit_bytes=3 * SHARD + 100, log=str(tmp_path / "log"))
     ours.need([7, 5, 6, 4, 3, 2, 1])
     wait_for(lambda: bins(tmp_path / "cache") == [5, 6, 7])
     ours.need([6, 4, 3, 2, 1])
     wait_for(lambda: bins(tmp_path / "cache") == [3, 4, 6])
+    time.sleep(1.5)  # it has looked for room again meanwhile
     ours.files.close()
+    assert bins(tmp_path / "cache") == [3, 4, 6]
+    assert {name for name, _ in reads(tmp_path / "log") if name.endswith("bin")} == {
+        f"shard-0000{shard}.bin" for shard in (7, 5, 6, 4, 3)
+    }
+    assert set(reads(tmp_path / "log").values()) == {1}
 
 
 def test_ahead_stops_at_its_own_bytes(folder, tmp_path):

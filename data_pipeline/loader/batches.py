@@ -157,7 +157,9 @@ class Batches:
     def _planner(self) -> Planner:
         self._check_rows()
         weights = np.asarray([phase.weights for phase in self.phases.phases])
-        shares = (weights / weights.sum(axis=1, keepdims=True)).max(axis=0)
+        # Of the first phase that uses the source: a phase that is added later must not change the order before it.
+        first = (weights > 0).argmax(axis=0)
+        shares = weights[first, np.arange(len(self.names))] / weights.sum(axis=1)[first]
         orders = [self._epoch_order(number, float(share)) for number, share in enumerate(shares)]
         order = SampleOrder(self.phases, orders, self.names, self.seed)
         return Planner(order, _AHEAD if self._in_store else 0)

@@ -72,8 +72,8 @@ def by_ranks(loader_of, ranks: int, first: int, batch: int, steps: int) -> list[
 @KINDS
 def test_any_number_of_ranks_reads_the_same_sequence(tmp_path, order):
     """Field reports 15 and 16: 1, 2, 3, 5, 7 and 48 ranks, and changes between them in mid-run."""
-    a = sharded(tmp_path / "a", 2001, vocab_size=3000, shard_tokens=250)
-    b = sharded(tmp_path / "b", 737, first=2100, vocab_size=3000, shard_tokens=250)
+    a = sharded(tmp_path / "a", 2001, vocab_size=3000, shard_tokens=500)
+    b = sharded(tmp_path / "b", 737, first=2100, vocab_size=3000, shard_tokens=500)
 
     def loader() -> Batches:
         return batches(a, b, weights=[2, 1], order=order)
@@ -98,6 +98,16 @@ def test_a_batch_size_that_grows_keeps_the_sequence(tmp_path):
     steps = [loader.phases.step(number) for number in range(20)]
     assert [one for step in steps for one in ids(loader, step.first_sample, step.samples)] == ids(plain, 0, 340)
     assert [step.samples for step in steps] == [4] * 10 + [12] * 5 + [48] * 5
+
+
+@KINDS
+def test_a_phase_that_is_added_later_changes_nothing_before_it(tmp_path, order):
+    a, b = sharded(tmp_path / "a", 101), sharded(tmp_path / "b", 37, first=110)
+    first = PhaseOptions(0, 10, None, {"a": 3, "b": 1})
+    plain = batches(a, b, order=replace(order, phases=[first]))
+    more = batches(a, b, order=replace(order, phases=[first, PhaseOptions(20, 10, None, {"a": 0, "b": 1})]))
+    assert ids(plain, 0, 200) == ids(more, 0, 200)
+    assert more.samples(200, 50).source.all()
 
 
 def test_an_odd_number_of_packed_rows_keeps_two_ranks_in_step(tmp_path):
@@ -186,7 +196,7 @@ def test_phases_name_all_sources(tmp_path):
 @KINDS
 def test_a_store_hears_of_every_shard_before_it_is_read(tmp_path, order):
     """Of those of a batch first, and of those of the 192 batches after it as soon as it is known how far these lie."""
-    folder = sharded(tmp_path / "a", 4000, vocab_size=5000)
+    folder = sharded(tmp_path / "a", 4000, vocab_size=5000, shard_tokens=500)
     loader = batches(folder, order=order)
     files = loader.datasets[0].files
     asked, missed = [], []

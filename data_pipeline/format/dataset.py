@@ -73,6 +73,8 @@ class TokenDataset:
         self.documents = record.documents
         self.shards = record.shards
         self.shard_starts: Int64 = _starts([shard.tokens for shard in record.shards])
+        self.shard_starts_list: list[int] = self.shard_starts.tolist()
+        """For one place at a time."""
         self.document_starts: Int64 = _starts([shard.documents for shard in record.shards])
         self._dtype = np.dtype(manifest.dtype).newbyteorder("<")
         self._tokens: Recent[NDArray[Any]] = Recent(_MAPS, lambda tokens: 1)

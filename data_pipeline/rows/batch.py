@@ -18,7 +18,7 @@ Allocate = Callable[[tuple[int, int]], Int64]
 
 
 class Batch(NamedTuple):
-    """Rows of a batch; every array is [rows, sequence_length] int64.
+    """Rows of a batch; arrays are [rows, sequence_length] int64 where nothing else is said.
 
     Read only: where no label is masked, tokens and labels are two views of the same memory, shifted by one.
     """
@@ -30,6 +30,8 @@ class Batch(NamedTuple):
     """With isolated documents: the position within the document. 0 again where a row begins inside a document."""
     document_ids: Int64 | None = None
     """With isolated documents: 0, 1, 2, ... along each row. Padding is a document of its own."""
+    bounds: Int64 | None = None
+    """With isolated documents: where each begins in the flattened tokens, and the end of all [documents + 1]."""
 
 
 def allocate(shape: tuple[int, int]) -> Int64:
@@ -60,43 +62,60 @@ class Buffer:
         self._positions = allocate(shape) if isolate_documents else None
         self._ids = allocate(shape) if isolate_documents else None
         self._columns = np.arange(rows * sequence_length if isolate_documents else 0)
+        self._begins = np.zeros(len(self._columns) + 1, np.bool_)
         self._starts: list[Int64] = []
         self._ignored: list[tuple[Int64, NDArray[np.bool_] | None]] = []
+        self._padded: list[tuple[int, int]] = []
 
-    def begin_documents(self, places: Int64) -> None:
+    def begin_documents(self, places: list[Int64]) -> None:
         """Documents (or padding) begin at these places of the flat block: each row * (sequence_length + 1) + column."""
-        self._starts.append(places)
+        self._starts += places
 
     def ignore(self, rows: Int64, labels: NDArray[np.bool_] | None = None) -> None:
         """These labels of these rows, [rows, sequence_length] bool, do not count; None: none of them does."""
         self._ignored.append((rows, labels))
 
+    def ignore_from(self, row: int, column: int) -> None:
+        """The labels of a row from this column on do not count."""
+        self._padded.append((row, column))
+
     def finish(self) -> Batch:
         """The batch, once every row is filled."""
-        starts = np.sort(np.concatenate(self._starts)) if self._starts else np.empty(0, np.int64)
-        ignored = self._ignored
-        self._starts, self._ignored = [], []
-        if not (ignored or self.isolate_documents):
+        starts, ignored, padded = self._starts, self._ignored, self._padded
+        self._starts, self._ignored, self._padded = [], [], []
+        if not (ignored or padded or self.isolate_documents):
             return Batch(self._tokens, self.block[:, 1:])
         if self._labels is None:
             self._labels = self._allocate(self._tokens.shape)
         np.copyto(self._labels, self.block[:, 1:])
+        for row, column in padded:
+            self._labels[row, column:] = IGNORE
         for rows, labels in ignored:
             self._labels[rows] = IGNORE if labels is None else np.where(labels, IGNORE, self._labels[rows])
-        if self.isolate_documents:
-            self._number(starts)
-        return Batch(self._tokens, self._labels, self._positions, self._ids)
+        if not self.isolate_documents:
+            return Batch(self._tokens, self._labels)
+        return Batch(self._tokens, self._labels, self._positions, self._ids, self._number(starts))
 
-    def _number(self, starts: Int64) -> None:
-        """Positions and ids of documents; the first token of a document is no target of the one before."""
+    def _number(self, starts: list[Int64]) -> Int64:
+        """Positions and ids of documents; the first token of a document is no target of the one before.
+
+        Returns where documents begin in the flattened inputs, and the end of these.
+        """
         assert self._labels is not None and self._positions is not None and self._ids is not None
-        rows, length = self._labels.shape
-        row, column = np.divmod(starts, length + 1)
-        self._labels.reshape(-1)[row * length + column - 1] = IGNORE
-        inputs = (row * length + column)[column < length]
-        firsts = np.arange(rows) * length
-        edges = np.sort(np.concatenate([firsts, inputs]))
-        sizes = np.diff(edges, append=rows * length)
-        np.subtract(self._columns, np.repeat(edges, sizes), out=self._positions.reshape(-1))
-        number = np.arange(len(edges))
-        self._ids.reshape(-1)[:] = np.repeat(number - np.searchsorted(edges, edges // length * length), sizes)
+        length = self._labels.shape[1]
+        places = np.concatenate(starts) if starts else np.empty(0, np.int64)
+        # A place counts one column a row more than an input does. One in that last column falls on the next row's
+        # first input, where a segment begins anyway.
+        inputs = places - places // (length + 1)
+        self._labels.reshape(-1)[inputs - 1] = IGNORE
+        begins = self._begins
+        begins[:] = False
+        begins[::length] = True
+        begins[inputs] = True
+        bounds = np.flatnonzero(begins)
+        sizes = bounds[1:] - bounds[:-1]
+        np.subtract(self._columns, np.repeat(bounds[:-1], sizes), out=self._positions.reshape(-1))
+        number = np.arange(len(sizes))
+        first = bounds.searchsorted(self._columns[::length])
+        self._ids.reshape(-1)[:] = np.repeat(number - first[bounds[:-1] // length], sizes)
+        return bounds

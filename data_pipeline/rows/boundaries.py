@@ -15,11 +15,9 @@ def cu_seqlens(batch: Batch) -> NDArray[np.int32]:
     row is one segment.
     """
     rows, length = batch.tokens.shape
-    if batch.positions is None:
+    if batch.bounds is None:
         return np.arange(0, rows * length + 1, length, dtype=np.int32)
-    # A document's first token, or a row's, has position 0 and no other has.
-    starts = np.flatnonzero(batch.positions.reshape(-1) == 0)
-    return np.append(starts, rows * length).astype(np.int32)
+    return batch.bounds.astype(np.int32)
 
 
 def longest(bounds: NDArray[np.int32]) -> int:

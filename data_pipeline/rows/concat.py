@@ -10,11 +10,12 @@ pairs on the circle the N - R S (1 to S) before the first cut are left out, othe
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from data_pipeline.format.dataset import Int64, TokenDataset
-from data_pipeline.rows.pieces import Pieces
+from data_pipeline.rows.pieces import Piece
 
 
 def row_count(tokens: int, sequence_length: int) -> int:
@@ -37,10 +38,17 @@ class ConcatRows:
         edges = -(-self._dataset.shard_starts // self._length)
         return np.diff(np.minimum(edges, self.rows))
 
-    def pieces(self, epoch: int, rows: Int64) -> Pieces:
+    def pieces(self, epoch: int, rows: Sequence[int]) -> list[Piece]:
         """The tokens of rows: one piece each, but two where a row goes over the end of the split."""
-        starts = (rows * self._length + self.shift(epoch)) % self._dataset.tokens
-        return circular(starts, self._length + 1, self._dataset.tokens)
+        shift, size, tokens = self.shift(epoch), self._length, self._dataset.tokens
+        found = []
+        for number, row in enumerate(rows):
+            start = (row * size + shift) % tokens
+            length = min(size + 1, tokens - start)
+            found.append(Piece(number, 0, start, length))
+            if length <= size:
+                found.append(Piece(number, length, 0, size + 1 - length))
+        return found
 
     def shift(self, epoch: int) -> int:
         """By how much the cuts of an epoch are moved on, below S; 0 in the first."""
@@ -48,20 +56,3 @@ class ConcatRows:
             return 0
         digest = hashlib.blake2b(f"{self._seed}\0{self._source}\0{epoch}\0shift".encode(), digest_size=16).digest()
         return int.from_bytes(digest, "little") % self._length
-
-
-def circular(starts: Int64, length: int, tokens: int) -> Pieces:
-    """Stretches of `length` from each start on, over the end of so many tokens to their beginning if need be."""
-    row = np.arange(len(starts))
-    column = np.zeros_like(row)
-    lengths = np.minimum(tokens - starts, length)
-    over = np.flatnonzero(lengths < length)
-    if not over.size:
-        return Pieces(row, column, starts, lengths)
-    after = over + 1
-    return Pieces(
-        np.insert(row, after, over),
-        np.insert(column, after, lengths[over]),
-        np.insert(starts, after, 0),
-        np.insert(lengths, after, length - lengths[over]),
-    )

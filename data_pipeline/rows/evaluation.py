@@ -8,7 +8,7 @@ import numpy as np
 
 from data_pipeline.format.dataset import TokenDataset
 from data_pipeline.rows.batch import Batch, Buffer
-from data_pipeline.rows.pieces import Pieces, boundaries, fill_pieces, pad
+from data_pipeline.rows.pieces import Piece, boundaries, fill_pieces, pad
 
 
 class EvaluationRows:
@@ -29,15 +29,14 @@ class EvaluationRows:
 
     def rows(self, first: int, count: int, size: int = 0) -> Batch:
         """Rows first, first + 1, ...: `count` or fewer at the end; then rows that do not count, up to `size`."""
-        numbers = np.arange(first, max(first, min(first + count, len(self))))
-        places, width = np.arange(len(numbers)), self.sequence_length + 1
-        starts = numbers * self.sequence_length
-        pieces = Pieces(places, np.zeros_like(places), starts, np.minimum(width, self.dataset.tokens - starts))
-        every = np.arange(max(len(numbers), size))
+        width = self.sequence_length + 1
+        starts = [row * self.sequence_length for row in range(first, min(first + count, len(self)))]
+        pieces = [Piece(i, 0, start, min(width, self.dataset.tokens - start)) for i, start in enumerate(starts)]
+        every = range(max(len(starts), size))
         out = Buffer(len(every), self.sequence_length, self.isolate_documents)
         fill_pieces(self.dataset, pieces, every, out)
         padding = pad(pieces, every, out, self.dataset.manifest.eod_id)
         if self.isolate_documents:
-            found = boundaries(self.dataset, pieces, pieces.places(every, width), inner=True)
-            out.begin_documents(np.concatenate([found, padding]))
+            found = boundaries(self.dataset, pieces, every, width, inner=True)
+            out.begin_documents([*found, np.asarray(padding, np.int64)])
         return out.finish()

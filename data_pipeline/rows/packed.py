@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from data_pipeline.rows.pack_index import (
     read_summary,
     write_summary,
 )
-from data_pipeline.rows.pieces import Pieces
+from data_pipeline.rows.pieces import Piece
 
 _PIECES = 1 << 25
 """Pieces of the indices that are mapped at a time: 400 MB of files."""
@@ -43,24 +44,24 @@ class PackedRows:
         self._dataset, self._length, self._packing = dataset, sequence_length, packing
         self.summary = pack(dataset, sequence_length, packing)
         self.rows_per_shard: Int64 = np.asarray(self.summary.rows, np.int64)
-        self._row_starts = np.concatenate([[0], np.cumsum(self.rows_per_shard)])
-        self.rows = int(self._row_starts[-1])
+        self._row_starts: list[int] = [0, *np.cumsum(self.rows_per_shard).tolist()]
+        self.rows = self._row_starts[-1]
         self._packs: Recent[Packed] = Recent(_PIECES, lambda packed: len(packed.starts))
 
-    def pieces(self, epoch: int, rows: Int64) -> Pieces:
+    def pieces(self, epoch: int, rows: Sequence[int]) -> list[Piece]:
         """The documents of rows, which are the same in each epoch."""
-        shards = np.searchsorted(self._row_starts, rows, side="right") - 1
-        starts, lengths = [], []
-        for shard, row in zip(shards.tolist(), (rows - self._row_starts[shards]).tolist(), strict=True):
+        found = []
+        for number, row in enumerate(rows):
+            shard = bisect_right(self._row_starts, row) - 1
             packed = self._packs.get(shard) or self._open(shard)
-            first, last = packed.firsts[row : row + 2].tolist()
-            starts.append(packed.starts[first:last] + self._dataset.shard_starts[shard])
-            lengths.append(packed.lengths[first:last])
-        row = np.repeat(np.arange(len(rows)), [len(one) for one in lengths])
-        length = np.concatenate([np.empty(0, np.int64), *lengths]).astype(np.int64)
-        before = np.cumsum(length) - length
-        column = before - before[np.searchsorted(row, row)]
-        return Pieces(row, column, np.concatenate([np.empty(0, np.int64), *starts]).astype(np.int64), length)
+            first, last = packed.firsts[row - self._row_starts[shard] :][:2].tolist()
+            base, column = self._dataset.shard_starts_list[shard], 0
+            for start, length in zip(
+                packed.starts[first:last].tolist(), packed.lengths[first:last].tolist(), strict=True
+            ):
+                found.append(Piece(number, column, base + start, length))
+                column += length
+        return found
 
     def _open(self, shard: int) -> Packed:
         ending = file_ending(self._packing, self._length)

@@ -8,6 +8,7 @@ A batch of several sources is read into one buffer: `fill` of each source's read
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -20,7 +21,7 @@ from data_pipeline.rows.concat import ConcatRows
 from data_pipeline.rows.fill_in_the_middle import FillInTheMiddle
 from data_pipeline.rows.loss import ALL, NONE, before_token, read_train_on
 from data_pipeline.rows.packed import PackedRows
-from data_pipeline.rows.pieces import Pieces, boundaries, fill_pieces, pad
+from data_pipeline.rows.pieces import Piece, boundaries, fill_pieces, pad
 
 Packing = Literal["concat", "best_fit", "bos_fit"]
 
@@ -54,7 +55,7 @@ class Rows(Protocol):
     def rows_per_shard(self) -> Int64:
         """[shards]"""
 
-    def pieces(self, epoch: int, rows: Int64) -> Pieces:
+    def pieces(self, epoch: int, rows: Sequence[int]) -> list[Piece]:
         """What the rows are made of."""
 
 
@@ -86,14 +87,15 @@ class RowReader:
         """Rows in an epoch, the same in each."""
         return self._rows.rows * self._parts
 
-    def pieces(self, epoch: int, rows: Int64) -> Pieces:
+    def pieces(self, epoch: int, rows: Sequence[int]) -> list[Piece]:
         """The stretches of the split that rows are made of. Raises DataError where there is no such row."""
-        if len(rows) and not 0 <= rows.min() <= rows.max() < self.rows():
-            raise DataError(f"has rows 0 to {self.rows() - 1}, not {rows.min()} to {rows.max()}", self.dataset.folder)
+        if rows and not 0 <= min(rows) <= max(rows) < self.rows():
+            raise DataError(f"has rows 0 to {self.rows() - 1}, not {min(rows)} to {max(rows)}", self.dataset.folder)
         if self._parts == 1:
             return self._rows.pieces(epoch, rows)
-        whole, part = np.divmod(rows, self._parts)
-        return self._rows.pieces(epoch, whole).part(part, self.options.sequence_length)
+        whole = self._rows.pieces(epoch, [row // self._parts for row in rows])
+        parts = (piece.part(rows[piece.row] % self._parts, self.options.sequence_length) for piece in whole)
+        return [piece for piece in parts if piece.length > 0]
 
     def buffer(self, rows: int) -> Buffer:
         """Memory for so many rows of this reader."""
@@ -108,19 +110,20 @@ class RowReader:
     def fill(self, out: Buffer, places: Int64, epoch: int, rows: Int64) -> None:
         """Reads the rows with these numbers into the rows `places` [n] of a buffer."""
         options, eod_id = self.options, self.dataset.manifest.eod_id
-        pieces = self.pieces(epoch, rows)
-        fill_pieces(self.dataset, pieces, places, out)
-        padding = pad(pieces, places, out, eod_id) if self._rows.pads else np.empty(0, np.int64)
+        numbers, into = rows.tolist(), places.tolist()
+        pieces = self.pieces(epoch, numbers)
+        fill_pieces(self.dataset, pieces, into, out)
+        padding = pad(pieces, into, out, eod_id) if self._rows.pads else []
         if options.train_on == NONE:
             out.ignore(places)
         middle = options.fill_in_the_middle
         if not (out.isolate_documents or self._after is not None or middle):
             return
-        flat = pieces.places(places, options.sequence_length + 1)
-        starts = np.concatenate([boundaries(self.dataset, pieces, flat, not self._rows.pads), padding])
+        starts = boundaries(self.dataset, pieces, into, options.sequence_length + 1, not self._rows.pads)
+        starts.append(np.asarray(padding, np.int64))
         if middle:
-            keys = [f"{options.seed}\0{options.source}\0{epoch}\0{row}" for row in rows.tolist()]
-            middle.apply(out.block, places, starts, eod_id, keys)
+            keys = [f"{options.seed}\0{options.source}\0{epoch}\0{row}" for row in numbers]
+            middle.apply(out.block, places, np.concatenate(starts), eod_id, keys)
         if self._after is not None:
-            out.ignore(places, before_token(out.block, places, starts, self._after))
+            out.ignore(places, before_token(out.block, places, np.concatenate(starts), self._after))
         out.begin_documents(starts)

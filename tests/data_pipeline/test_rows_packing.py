@@ -14,6 +14,8 @@ import pytest
 from data_pipeline.errors import DataError
 from data_pipeline.format.dataset import TokenDataset, open_dataset
 from data_pipeline.format.writer import write_documents
+from data_pipeline.loader.batches import Batches
+from data_pipeline.loader.settings import SourceOptions
 from data_pipeline.rows.batch import IGNORE
 from data_pipeline.rows.best_fit import best_fit, pack_best_fit
 from data_pipeline.rows.bos_fit import pack_bos_fit
@@ -58,6 +60,10 @@ def test_padding_is_below_a_tenth_of_a_percent(seed):
     packed = pack_best_fit(web_lengths(4000, seed), 2048)
     rows = len(packed.firsts) - 1
     assert 1 - packed.lengths.sum() / (rows * 2049) <= 0.001
+
+
+def test_the_last_token_of_a_cut_document_needs_no_row_of_its_own():
+    assert pack_best_fit(np.array([33, 65, 1]), 32).lengths.tolist() == [33, 33, 33, 1]
 
 
 def labelled(folder: Path, lengths: list[int], shard_tokens: int = 400) -> TokenDataset:
@@ -213,3 +219,16 @@ def test_the_command(tmp_path, capsys, processes):
     assert "54 documents in" in capsys.readouterr().out
     assert main(["data", "verify", str(tmp_path)]) == 0
     assert main(["data", "pack", str(tmp_path), "--sequence-length", "0"]) == 2
+
+
+def test_two_ranks_share_an_odd_number_of_packed_rows(tmp_path):
+    """No rank runs out before the other: a batch goes over the end of an epoch, and nothing is dropped."""
+    labelled(tmp_path, [33] * 11 + [9, 30, 14], shard_tokens=10_000)
+    source = SourceOptions(tmp_path, rows=RowOptions(32, "best_fit"))
+    loader = Batches({"a": source}, "train", 32, seed=1)
+    [rows] = loader.row_counts
+    assert rows % 2 == 1
+    seen = [[loader.rows(2 * step + rank, 1).tokens[0].tolist() for step in range(rows)] for rank in range(2)]
+    reader = RowReader(open_dataset(tmp_path, "train"), RowOptions(32, "best_fit"))
+    every = reader.read(0, np.arange(rows)).tokens.tolist()
+    assert sorted(seen[0] + seen[1]) == sorted(every + every)

@@ -1,0 +1,147 @@
+"""Tokens that a CPU-second delivers as int64 [8, 2049], in random order: ours, np.memmap alone, and other loaders.
+
+    python benchmarks/data/rows.py --tokens 1000000000 --shards 10
+    PYTHONPATH=peers/lib/python3.11/site-packages python benchmarks/data/rows.py --shards 1000
+
+Documents of log-normal lengths (mean 885) and random ids, page cache warm. All contenders run in turn, a few thousand
+rows a round; the clock is that of the process with all its threads. A ratio is one of medians. Of datatrove, litdata
+and mosaicml-streaming those take part that can be imported; their data are made from the same tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.data.rows_peers import PEERS
+from benchmarks.timing import alternate, median_ratio
+from data_pipeline.format.dataset import TokenDataset, open_dataset
+from data_pipeline.format.writer import DatasetWriter
+from data_pipeline.loader.batches import Batches
+from data_pipeline.rows.batch import Buffer
+from data_pipeline.rows.boundaries import cu_seqlens
+from data_pipeline.rows.reader import RowOptions, RowReader
+
+ROWS, LENGTH = 8, 2048
+EOD, VOCABULARY = 50_000, 50_001
+MEAN = 885
+
+Step = Callable[[], object]
+
+
+def write(folder: Path, tokens: int, shards: int) -> None:
+    """Documents of random ids, so many tokens in about so many shards."""
+    rng = np.random.default_rng(0)
+    with DatasetWriter(folder, vocab_size=VOCABULARY, eod_id=EOD, shard_tokens=tokens // shards) as writer:
+        for _ in range(-(-tokens // 10_000_000)):
+            lengths = np.maximum(2, rng.lognormal(np.log(MEAN) - 0.6, 1.1, 10_000_000 // MEAN)).astype(np.int64)
+            ids = rng.integers(0, EOD, int(lengths.sum()), dtype=np.uint16)
+            ids[np.cumsum(lengths) - 1] = EOD
+            writer.add("train", ids, lengths)
+        writer.finish()
+
+
+def memmap(dataset: TokenDataset, batches: int) -> Step:
+    """The naive limit: rows copied from np.memmap, the file and the offset of each given."""
+    rng = np.random.default_rng(1)
+    shards = rng.integers(0, len(dataset.shards), batches * ROWS)
+    maps = [np.memmap(dataset.files.path(shard, "bin"), np.uint16, "r") for shard in range(len(dataset.shards))]
+    starts = [int(rng.integers(0, len(maps[shard]) - LENGTH)) for shard in shards]
+    places = list(zip(shards.tolist(), starts, strict=True))
+
+    def step() -> None:
+        for first in range(0, len(places), ROWS):
+            block = np.empty((ROWS, LENGTH + 1), np.int64)
+            for row, (shard, start) in enumerate(places[first : first + ROWS]):
+                block[row] = maps[shard][start : start + LENGTH + 1]
+
+    return step
+
+
+def reader(dataset: TokenDataset, batches: int, bounds: bool = False, packing: str = "concat") -> Step:
+    """Rows by their numbers into a buffer that is used again; with `bounds` positions, document ids and cu_seqlens."""
+    rows = RowReader(dataset, RowOptions(LENGTH, packing, isolate_documents=bounds))  # type: ignore[arg-type]
+    chosen = np.random.default_rng(2).integers(0, rows.rows(), (batches, ROWS))
+    out = rows.buffer(ROWS)
+
+    def step() -> None:
+        for numbers in chosen:
+            batch = rows.read(0, numbers, out)
+            if bounds:
+                cu_seqlens(batch)
+
+    return step
+
+
+def order(folder: Path, batches: int, bounds: bool = False) -> Step:
+    """Batches by their position in the run: the whole of what a rank does."""
+    loader = Batches({"a": (folder, 1.0)}, "train", LENGTH, seed=1, isolate_documents=bounds)
+    out = Buffer(ROWS, LENGTH, bounds)
+    position = 0
+
+    def step() -> None:
+        nonlocal position
+        for _ in range(batches):
+            batch = loader.rows(position, ROWS, out)
+            position += ROWS
+            if bounds:
+                cu_seqlens(batch)
+
+    return step
+
+
+def contenders(folder: Path, batches: int, peers: list[str]) -> dict[str, Step]:
+    """Name -> a round."""
+    dataset = open_dataset(folder, "train")
+    found = {
+        "np.memmap": memmap(dataset, batches),
+        "ours, rows by number": reader(dataset, batches),
+        "ours, batches in order": order(folder, batches),
+        "ours, best_fit rows": reader(dataset, batches, packing="best_fit"),
+        "ours, with cu_seqlens": reader(dataset, batches, bounds=True),
+        "ours, in order, with cu_seqlens": order(folder, batches, bounds=True),
+        "ours, best_fit, with cu_seqlens": reader(dataset, batches, bounds=True, packing="best_fit"),
+    }
+    for name in peers:
+        try:
+            found.update(PEERS[name](dataset, folder.with_name(f"{folder.name}-{name}"), batches, ROWS, LENGTH))
+        except ImportError as error:
+            print(f"{name} takes no part: {error}")
+    return found
+
+
+def main() -> None:
+    """Makes the data, measures, prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=200_000_000)
+    parser.add_argument("--shards", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batches", type=int, default=200, help="of 8 rows, a round")
+    parser.add_argument("--peers", nargs="*", choices=sorted(PEERS), default=sorted(PEERS))
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "tokens"
+        write(folder, arguments.tokens, arguments.shards)
+        steps = contenders(folder, arguments.batches, arguments.peers)
+        seconds = alternate(steps, arguments.rounds, clock=time.process_time)
+    tokens = arguments.batches * ROWS * (LENGTH + 1) / 1e6
+    table = Table("loader", "M tokens per CPU-s", "x np.memmap", title=f"{arguments.shards} shards, int64 [8, 2049]")
+    for name, taken in seconds.items():
+        rate, ratio = tokens / statistics.median(taken), median_ratio(taken, seconds["np.memmap"])
+        table.add_row(name, f"{rate:.1f}", f"{ratio:.3f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

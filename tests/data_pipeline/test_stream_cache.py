@@ -113,6 +113,7 @@ def test_another_version_of_a_data_set_never_mixes(folder, tmp_path):
     folder.rename(tmp_path / "old")
     (tmp_path / "other").rename(folder)
     assert_equal(open_faulty(folder, tmp_path / "cache"), open_dataset(folder, "train"))
+    assert len(list((tmp_path / "cache").glob("[!.]*"))) == 2  # the files of the first are all still there
 
 
 def test_origins_come_with_the_data_set(tmp_path):

@@ -1,0 +1,1 @@
+"""Shapes of models: proposals for a size, beside those that were published."""

@@ -151,12 +151,16 @@ def test_sizes_from_the_listing_of_a_store(folder):
         check_sizes("s3://bucket/set", manifest, "train", listed)
 
 
-def test_a_writer_that_lied_is_found_out(folder):
-    manifest = read_manifest(folder)
-    write_manifest(folder, replace(manifest, largest_id=200))
-    assert all("has token id 256" in message for (message,) in faults(folder).values())
-    write_manifest(folder, replace(manifest, origins_xxh3_128=None))
-    assert all("names file" in message for (message,) in faults(folder).values())
-    write_manifest(folder, replace(manifest, eod_id=255))
-    assert all("end-of-document tokens elsewhere" in message for (message,) in faults(folder).values())
-    assert len(faults(folder)) == 4
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ({"largest_id": 200}, "has token id 256"),
+        ({"origins_xxh3_128": None}, "names file"),
+        ({"eod_id": 255}, "end-of-document tokens elsewhere"),
+    ],
+)
+def test_a_writer_that_lied_is_found_out(folder, lie, said):
+    write_manifest(folder, replace(read_manifest(folder), **lie))
+    found = faults(folder)
+    assert len(found) == 4
+    assert all(said in message for (message,) in found.values())

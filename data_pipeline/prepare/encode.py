@@ -7,9 +7,11 @@ units/N.json    counts; written last, so a unit that has it is whole
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +23,9 @@ from data_pipeline.prepare.documents import DOCUMENT_DTYPE, hash_texts
 from data_pipeline.prepare.units import UnitRecord, write_record
 from data_pipeline.sources.base import Fault, Texts, Unit
 from data_pipeline.tokenizer.base import Backend, Tokenizer, load_tokenizer
+
+_MOST_DOCUMENTS = 1 << 16
+"""At a time: lists and objects of a very short text take many times its size."""
 
 FORGED = "the text encodes to the end-of-document token"
 
@@ -67,7 +72,7 @@ def encode_unit(encoding: Encoding, job: UnitJob) -> None:
     with ExitStack() as stack:
         paths = [encoding.units / f"{job.number}.{ending}" for ending in ("ids", "doc")]
         ids_file, documents_file = (stack.enter_context(open(path, "wb")) for path in paths)
-        for texts in job.unit.read():
+        for texts in chain.from_iterable(map(_pieces, job.unit.read())):
             encoded = _encode(tokenizer, texts, encoding.add_bos)
             if encoding.stop and encoded.faults:
                 raise BadRecord(job.number, *min(encoded.faults))
@@ -82,6 +87,14 @@ def encode_unit(encoding: Encoding, job: UnitJob) -> None:
             record.add(encoded.ids, encoded.documents, encoded.empties, texts.filtered, encoded.faults)
     record.records = job.unit.records
     write_record(encoding.units, record)
+
+
+def _pieces(texts: Texts) -> Iterator[Texts]:
+    """The same texts, not too many at a time; what else is known of them comes with the first."""
+    yield texts._replace(texts=texts.texts[:_MOST_DOCUMENTS], records=texts.records[:_MOST_DOCUMENTS])
+    for start in range(_MOST_DOCUMENTS, len(texts.texts), _MOST_DOCUMENTS):
+        stop = start + _MOST_DOCUMENTS
+        yield Texts(texts.texts[start:stop], texts.records[start:stop], [], {}, 0)
 
 
 def _encode(tokenizer: Tokenizer, texts: Texts, add_bos: bool) -> _Encoded:

@@ -249,13 +249,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_number_of_documents(tmp_path, byte):
     peaks = []
-    for count in (50_000, 200_000):
+    for count in (200_000, 2_000_000):
         path = tmp_path / f"{count}.jsonl"
         path.write_bytes(b'{"text":"x"}\n' * count)
         command = [sys.executable, "-c", MEASURED, str(path), str(tmp_path / f"set{count}"), str(byte)]
         peaks.append(
             int(subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, check=True).stdout)
         )
-    assert peaks[1] - peaks[0] < 60 * 150_000
+    assert peaks[1] - peaks[0] < 180e6

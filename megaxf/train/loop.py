@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import torch
 
+from data_pipeline.audit.positions import Point
 from data_pipeline.rows.evaluation import EvaluationRows
 from megaxf import checkpoint
 from megaxf.config import Run, check_world, to_yaml
@@ -30,8 +31,9 @@ from megaxf.train.environment import describe, idle_cores
 from megaxf.train.evaluate import evaluate, validation_rows
 from megaxf.train.feed import Feed
 from megaxf.train.guards import Outcome
-from megaxf.train.metrics import Recorder, TrainRecord
+from megaxf.train.metrics import Recorder, TrainRecord, last_step
 from megaxf.train.plots import plot_loss
+from megaxf.train.positions import Positions
 from megaxf.train.resolved import page, resolve
 from megaxf.train.run_folder import RunFolder
 from megaxf.train.schedules import rate_of
@@ -106,6 +108,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.saved_step = self.position.step
         self.skipped = 0
+        self.positions = self._record_start() if self.mesh.rank == 0 else None
         board = self.folder.tensorboard if self.run.metrics.tensorboard else None
         place = self.position.step, self.position.tokens
         self.recorder = Recorder(self.folder.metrics, board, *place) if self.mesh.rank == 0 else None
@@ -189,6 +192,8 @@ class Trainer:
         step, samples, tokens = self.position
         if step == self.saved_step:
             return
+        if self.positions:
+            self.positions.checkpoint(Point(step, samples))
         started = time.perf_counter()
         path = checkpoint.save(
             self.folder.checkpoints,
@@ -210,6 +215,20 @@ class Trainer:
             self.recorder.close()
             if plot_loss(self.folder.metrics, self.folder.plot, self.run.run_folder):
                 self.report.say(f"loss curve: {self.folder.plot}")
+        if self.positions:
+            self.positions.end(Point(self.position.step, self.position.samples))
+
+    def _record_start(self) -> Positions:
+        """Before the recorder drops the records of steps that are lost, the last of which is noted."""
+        positions, point = Positions(self.folder.positions), Point(self.position.step, self.position.samples)
+        positions.start(
+            point,
+            self.feed.batches,
+            data_ranks=self.mesh.data_size,
+            global_batch_size=self.run.train.global_batch_size,
+            reached=last_step(self.folder.metrics),
+        )
+        return positions
 
     def _due(self, every: int) -> bool:
         step = self.position.step

@@ -69,6 +69,9 @@ TAGS = {
 }
 """Field of a TrainRecord -> TensorBoard tag, over steps."""
 
+_TAIL = 1 << 16
+"""Bytes that hold at least one whole record."""
+
 
 class Recorder:
     """Writes records of rank 0 as they come, going on from a step and its tokens (0 and 0: a new run)."""
@@ -130,6 +133,16 @@ def read_records(file: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
             except json.JSONDecodeError:
                 return
+
+
+def last_step(file: Path) -> int | None:
+    """The step of the last record that is whole; None where there is none. Reads the end of the file only."""
+    if not file.exists():
+        return None
+    with open(file, "rb") as lines:
+        lines.seek(max(0, file.stat().st_size - _TAIL))
+        whole = lines.read().split(b"\n")[:-1]
+    return int(json.loads(whole[-1])["step"]) if whole else None
 
 
 def truncate(file: Path, step: int) -> None:

@@ -3,6 +3,7 @@
 config.yaml        the resolved configuration of the last start
 environment.json   versions, git state, hosts and devices of each start
 metrics.jsonl      a line a step
+positions.jsonl    where in its data the run stood at each start, checkpoint and end; see data_pipeline.audit.positions
 tensorboard/       the same for TensorBoard
 checkpoints/       step-00000012, ...
 loss.png           drawn when the run ends or stops
@@ -14,6 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.audit.positions import POSITIONS
 from megaxf.config import Run, to_yaml
 from megaxf.config_errors import ConfigError
 
@@ -29,6 +31,7 @@ class RunFolder:
         self.config = self.path / "config.yaml"
         self.environment = self.path / "environment.json"
         self.metrics = self.path / "metrics.jsonl"
+        self.positions = self.path / POSITIONS
         self.tensorboard = self.path / "tensorboard"
         self.checkpoints = self.path / "checkpoints"
         self.plot = self.path / "loss.png"

@@ -158,6 +158,24 @@ def listing(known: dict[str, Hardware]) -> str:
     return "\n".join([*table(rows, head), "", note])
 
 
+def measured(machine: Hardware) -> str:
+    """What `megaxf plan calibrate` found."""
+    constants = machine.measured
+    (precision, peak), *_ = machine.peaks.items()
+    rows = [
+        [f"matrix products, {precision}", f"{peak * constants['matrices'] / 1e12:.4g} TFLOP/s"],
+        ["attention", f"{peak * constants['attention'] / 1e12:.4g} TFLOP/s"],
+        ["memory", f"{machine.memory_bandwidth * constants['memory'] / 1e9:.4g} GB/s"],
+        ["a product takes twice its time at", f"{constants['edge']:.3g} rows, columns or terms"],
+    ]
+    if machine.node_size > 1 or machine.network_bandwidth:
+        rows.append(["messages within the host", f"{machine.link_bandwidth / 1e9:.4g} GB/s"])
+        rows.append(["an empty message", f"{constants['hop_seconds'] * 1e6:.4g} us"])
+    if machine.network_bandwidth:
+        rows.append(["messages of a rank to other hosts", f"{machine.network_bandwidth / 1e9:.4g} GB/s"])
+    return "\n".join([f"{machine.name}: speeds that a training step reaches", *table(rows)])
+
+
 def _figure(value: float | None, unit: float) -> str:
     return "-" if value is None else f"{value / unit:.4g}"
 

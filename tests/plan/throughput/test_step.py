@@ -85,7 +85,8 @@ def test_arrays_give_what_scalars_give():
          "pipeline_schedule": kind, "zero_stage": zero, "recompute": mode, "micro_batch_size": b}
         for t, c, p, kind, zero, mode, b in (
             (1, 1, 1, "1f1b", 3, "none", 1), (8, 1, 4, "1f1b", 1, "full", 2), (1, 1, 1, "1f1b", 0, "none", 2),
-            (4, 1, 8, "dualpipev", 1, "none", 1), (1, 4, 1, "1f1b", 2, "full", 4), (2, 2, 2, "interleaved", 1, "selective", 1),
+            (4, 1, 8, "dualpipev", 1, "none", 1), (1, 4, 1, "1f1b", 2, "full", 4),
+            (2, 2, 2, "interleaved", 1, "selective", 1),
         )
     ]  # fmt: skip
     whole = {"world_size": 64, "global_batch_size": 1024}

@@ -1,0 +1,192 @@
+"""Measures a machine for the planner: matrix products, attention, memory, messages, and one training step.
+
+    machine = calibrate(mesh, device, "bf16")       # collective: all ranks at once, as in a run
+    write_profile(Path("profile.json"), machine)
+
+The operators give the shape of the model, the step its level: computation as predicted is scaled to what the step took.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from megaxf.config import Run, validate
+from megaxf.engine import TorchBatch, create, micro_batches
+from megaxf.models.attention import attention
+from megaxf.parallel.collectives import barrier, gather_objects
+from megaxf.parallel.mesh import Axis, Mesh, subaxis
+from megaxf.plan.flops import visible_pairs
+from megaxf.plan.throughput.collectives import reduce_bytes
+from megaxf.plan.throughput.hardware import Hardware
+from megaxf.plan.throughput.layout import layout
+from megaxf.plan.throughput.operators import BLOCK, FLASH_BACKWARD
+from megaxf.plan.throughput.page import KINDS
+from megaxf.plan.throughput.step import predict
+from megaxf.train.throughput import DTYPES
+
+SHAPES = {
+    "cpu": ((1024, 1024, 1024), (2048, 512, 512), (2048, 256, 704), (1024, 1024, 128), (256, 256, 256)),
+    "cuda": ((8192, 8192, 8192), (8192, 4096, 14336), (8192, 4096, 1024), (2048, 2048, 2048), (1024, 8192, 512)),
+}
+"""Rows, inner extent and columns of the products, the largest first."""
+HEADS, HEAD_DIM = 8, {"cpu": 64, "cuda": 128}
+LENGTH = {"cpu": 512, "cuda": 8192}
+"""Of the sequences in attention and in the step."""
+STREAM = {"cpu": 2**24, "cuda": 2**29}
+"""Bytes of what is read and written to measure memory, and of a large message."""
+MODEL = {
+    "cpu": {"vocab_size": 4096, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4},
+    "cuda": {"vocab_size": 32768, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 4},
+}
+"""Of the step; heads of HEAD_DIM."""
+
+
+def calibrate(mesh: Mesh, device: torch.device, precision: str, local_ranks: int) -> Hardware:
+    """The machine as `--profile` takes it; collective.
+
+    precision: of the run, "bf16" or "fp32". local_ranks: ranks on this host.
+    """
+    kind, dtype = device.type, DTYPES[precision]
+    peak, edge = _products(SHAPES[kind], dtype, device)
+    link, network, hop = _messages(mesh, device, local_ranks)
+    machine = Hardware(
+        name=torch.cuda.get_device_name(device) if kind == "cuda" else f"CPU, {torch.get_num_threads()} threads",
+        peaks={precision: peak},
+        memory=_memory(device),
+        memory_bandwidth=_copies(device),
+        node_size=local_ranks,
+        link_bandwidth=link,
+        network_bandwidth=network,
+        measured={
+            "matrices": 1.0,
+            "edge": edge,
+            "attention": _attention(dtype, device) / peak,
+            "memory": 1.0,
+            "link": 1.0,
+            "network": 1.0,
+            "hop_seconds": hop,
+        },
+    )
+    scale = statistics.mean(gather_objects(_level(machine, mesh, device, precision), mesh))
+    scaled = {name: machine.measured[name] * scale for name in ("matrices", "attention", "memory")}
+    return replace(machine, measured={**machine.measured, **scaled})
+
+
+def step_seconds(run: Run[Any], mesh: Mesh, device: torch.device, rounds: int = 5) -> float:
+    """Median seconds of a training step on random tokens; collective."""
+    engine, length = create(run, mesh, device), run.data.sequence_length
+    own = run.train.global_batch_size // mesh.data_size
+    ids = torch.randint(run.model.vocab_size, (own, length + 1), device=device)
+    batch = micro_batches(TorchBatch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous()), run.train.micro_batch_size)
+    return seconds(lambda: engine.train_step(batch, 1e-4), device, rounds, mesh)
+
+
+def seconds(work: Callable[[], Any], device: torch.device, rounds: int = 7, mesh: Mesh | None = None) -> float:
+    """Median of a piece of work; collective where a mesh is given, whose ranks then start together."""
+    found = []
+    for number in range(rounds + 2):
+        if mesh is not None:
+            barrier(mesh)
+        started = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if number >= 2:
+            found.append(time.perf_counter() - started)
+    return statistics.median(found)
+
+
+def _products(shapes: Any, dtype: torch.dtype, device: torch.device) -> tuple[float, float]:
+    """(FLOP/s of large products, the extent at which a product takes twice its time)."""
+    times = []
+    for rows, inner, columns in shapes:
+        left, right = (torch.ones(size, dtype=dtype, device=device) for size in ((rows, inner), (inner, columns)))
+        times.append(seconds(lambda left=left, right=right: left @ right, device))  # type: ignore[misc]
+    sizes = np.array(shapes, float)
+    slowness = np.log(np.array(times) / (2 * sizes.prod(axis=1)))
+    trials = []
+    for edge in np.geomspace(1, 1000, 61):
+        rest = slowness - np.log1p(edge / sizes).sum(axis=1)
+        trials.append((float(rest.std()), float(np.exp(-rest.mean())), float(edge)))
+    _, peak, edge = min(trials)
+    return peak, edge
+
+
+def _attention(dtype: torch.dtype, device: torch.device) -> float:
+    """FLOP/s of attention forward and backward, of the products that are made."""
+    length, head_dim = LENGTH[device.type], HEAD_DIM[device.type]
+    q, k, v = (torch.randn(1, length, HEADS, head_dim, dtype=dtype, device=device, requires_grad=True) for _ in "qkv")
+    taken = seconds(lambda: attention(q, k, v).sum().backward(), device)
+    made = 4 * HEADS * head_dim * (visible_pairs(length) + length * BLOCK / 2)
+    return (1 + FLASH_BACKWARD) * made / taken
+
+
+def _copies(device: torch.device) -> float:
+    """Bytes/s of a sum in place: two reads and a write."""
+    left, right = (torch.ones(STREAM[device.type] // 4, device=device) for _ in range(2))
+    return 3 * STREAM[device.type] / seconds(lambda: left.add_(right), device)
+
+
+def _memory(device: torch.device) -> float:
+    if device.type == "cuda":
+        return float(torch.cuda.get_device_properties(device).total_memory)
+    import psutil
+
+    return float(psutil.virtual_memory().total)
+
+
+def _messages(mesh: Mesh, device: torch.device, local_ranks: int) -> tuple[float, float | None, float]:
+    """(bytes/s within the host, bytes/s of a rank to other hosts, seconds of an empty message)."""
+    axis = Axis("all", mesh.rank, tuple(range(mesh.world_size)), mesh.group)
+    if axis.size == 1:
+        return _copies(device), None, 0.0
+    speed, hop = _ring(axis, mesh, device)
+    if local_ranks in (1, axis.size):
+        return speed, (speed if local_ranks == 1 else None), hop
+    local = subaxis(axis, local_ranks)
+    return _ring(local, mesh, device)[0], speed / local_ranks, hop
+
+
+def _ring(axis: Axis, mesh: Mesh, device: torch.device) -> tuple[float, float]:
+    """(bytes/s of an all-reduce's ring, seconds of one that sends nothing much)."""
+    large, small = (torch.zeros(count, device=device) for count in (STREAM[device.type] // 4, 1))
+    whole, start = (
+        seconds(lambda x=x: dist.all_reduce(x, group=axis.group), device, mesh=mesh)  # type: ignore[misc]
+        for x in (large, small)
+    )
+    return reduce_bytes(STREAM[device.type], axis.size) / max(whole - start, 1e-9), start
+
+
+def _level(machine: Hardware, mesh: Mesh, device: torch.device, precision: str) -> float:
+    """Computation of a training step as predicted over what it took."""
+    kind = device.type
+    run = reference_run(kind, precision, mesh.world_size)
+    step = predict(layout(run, mesh.world_size), machine)
+    computed = sum(float(step.items[name]) for name in (*KINDS["computation"], *KINDS["update"]))
+    messages = float(step.seconds) - computed
+    return computed / max(step_seconds(run, mesh, device) - messages, 0.1 * computed)
+
+
+def reference_run(kind: str, precision: str, ranks: int, **change: Any) -> Run[Any]:
+    """A small run on random tokens, data-parallel over all ranks. change: settings of its model."""
+    heads = MODEL[kind]["hidden_size"] // HEAD_DIM[kind]
+    model = {**MODEL[kind], "num_attention_heads": heads, "max_position_embeddings": LENGTH[kind], **change}
+    return validate(
+        {
+            "run_folder": "unused",
+            "model": model,
+            "data": {"sources": {"random": {"folder": "unused"}}, "sequence_length": LENGTH[kind]},
+            "train": {"steps": 1, "global_batch_size": 4 * ranks, "micro_batch_size": 2, "precision": precision},
+            "optimizer": {"learning_rate": 1e-4},
+            "engine": {"zero_stage": 0},
+        },
+        "calibration",
+    )

@@ -69,11 +69,13 @@ def memmap(dataset: TokenDataset, batches: int) -> Step:
     return step
 
 
-def reader(dataset: TokenDataset, batches: int, bounds: bool = False, packing: str = "concat") -> Step:
-    """Rows by their numbers into a buffer that is used again; with `bounds` positions, document ids and cu_seqlens."""
+def reader(
+    dataset: TokenDataset, batches: int, bounds: bool = False, packing: str = "concat", numbers: bool = False
+) -> Step:
+    """Rows by number into a buffer that is used again; `bounds`: and cu_seqlens, `numbers`: and positions, ids."""
     rows = RowReader(dataset, RowOptions(LENGTH, packing, isolate_documents=bounds))  # type: ignore[arg-type]
     chosen = np.random.default_rng(2).integers(0, rows.rows(), (batches, ROWS))
-    out = rows.buffer(ROWS)
+    out = rows.buffer(ROWS, numbers)
 
     def step() -> None:
         for numbers in chosen:
@@ -87,7 +89,7 @@ def reader(dataset: TokenDataset, batches: int, bounds: bool = False, packing: s
 def order(folder: Path, batches: int, bounds: bool = False) -> Step:
     """Batches by their position in the run: the whole of what a rank does."""
     loader = Batches({"a": (folder, 1.0)}, "train", LENGTH, seed=1, isolate_documents=bounds)
-    out = Buffer(ROWS, LENGTH, bounds)
+    out = Buffer(ROWS, LENGTH, bounds, numbers=False)
     position = 0
 
     def step() -> None:
@@ -111,6 +113,7 @@ def contenders(folder: Path, batches: int, peers: list[str]) -> dict[str, Step]:
         "ours, best_fit rows": reader(dataset, batches, packing="best_fit"),
         "ours, with cu_seqlens": reader(dataset, batches, bounds=True),
         "ours, in order, with cu_seqlens": order(folder, batches, bounds=True),
+        "ours, with cu_seqlens, positions, ids": reader(dataset, batches, bounds=True, numbers=True),
         "ours, best_fit, with cu_seqlens": reader(dataset, batches, bounds=True, packing="best_fit"),
     }
     for name in peers:

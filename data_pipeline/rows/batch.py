@@ -50,8 +50,10 @@ class Buffer:
         rows: int,
         sequence_length: int,
         isolate_documents: bool = False,
+        numbers: bool = True,
         allocate: Allocate = allocate,
     ):
+        """numbers: give positions and ids of isolated documents; else only bounds, for attention by cu_seqlens."""
         shape = (rows, sequence_length)
         self.isolate_documents = isolate_documents
         self.block = allocate((rows, sequence_length + 1))
@@ -59,10 +61,10 @@ class Buffer:
         self._tokens = self.block[:, :-1]
         self._allocate = allocate
         self._labels: Int64 | None = None
-        self._positions = allocate(shape) if isolate_documents else None
-        self._ids = allocate(shape) if isolate_documents else None
-        self._columns = np.arange(rows * sequence_length if isolate_documents else 0)
-        self._begins = np.zeros(len(self._columns) + 1, np.bool_)
+        self._positions = allocate(shape) if isolate_documents and numbers else None
+        self._ids = allocate(shape) if isolate_documents and numbers else None
+        self._columns = np.arange(rows * sequence_length)
+        self._begins = np.zeros(rows * sequence_length + 1, np.bool_)
         self._starts: list[Int64] = []
         self._ignored: list[tuple[Int64, NDArray[np.bool_] | None]] = []
         self._padded: list[tuple[int, int]] = []
@@ -94,28 +96,30 @@ class Buffer:
             self._labels[rows] = IGNORE if labels is None else np.where(labels, IGNORE, self._labels[rows])
         if not self.isolate_documents:
             return Batch(self._tokens, self._labels)
-        return Batch(self._tokens, self._labels, self._positions, self._ids, self._number(starts))
+        bounds = self._separate(starts)
+        self._number(bounds)
+        return Batch(self._tokens, self._labels, self._positions, self._ids, bounds)
 
-    def _number(self, starts: list[Int64]) -> Int64:
-        """Positions and ids of documents; the first token of a document is no target of the one before.
-
-        Returns where documents begin in the flattened inputs, and the end of these.
-        """
-        assert self._labels is not None and self._positions is not None and self._ids is not None
+    def _separate(self, starts: list[Int64]) -> Int64:
+        """The first token of a document is no target of the one before. Returns the bounds of the batch."""
+        assert self._labels is not None
         length = self._labels.shape[1]
-        places = np.concatenate(starts) if starts else np.empty(0, np.int64)
+        places = np.concatenate([np.empty(0, np.int64), *starts])
         # A place counts one column a row more than an input does. One in that last column falls on the next row's
         # first input, where a segment begins anyway.
         inputs = places - places // (length + 1)
         self._labels.reshape(-1)[inputs - 1] = IGNORE
-        begins = self._begins
-        begins[:] = False
-        begins[::length] = True
-        begins[inputs] = True
-        bounds = np.flatnonzero(begins)
+        self._begins[:] = False
+        self._begins[::length] = True
+        self._begins[inputs] = True
+        return np.flatnonzero(self._begins)
+
+    def _number(self, bounds: Int64) -> None:
+        if self._positions is None or self._ids is None:
+            return
+        length = self._positions.shape[1]
         sizes = bounds[1:] - bounds[:-1]
         np.subtract(self._columns, np.repeat(bounds[:-1], sizes), out=self._positions.reshape(-1))
-        number = np.arange(len(sizes))
         first = bounds.searchsorted(self._columns[::length])
-        self._ids.reshape(-1)[:] = np.repeat(number - first[bounds[:-1] // length], sizes)
-        return bounds
+        number = np.arange(len(sizes)) - first[bounds[:-1] // length]
+        self._ids.reshape(-1)[:] = np.repeat(number, sizes)

@@ -41,13 +41,13 @@ class ConcatRows:
     def pieces(self, epoch: int, rows: Sequence[int]) -> list[Piece]:
         """The tokens of rows: one piece each, but two where a row goes over the end of the split."""
         shift, size, tokens = self.shift(epoch), self._length, self._dataset.tokens
-        found = []
+        found: list[Piece] = []
         for number, row in enumerate(rows):
             start = (row * size + shift) % tokens
             length = min(size + 1, tokens - start)
-            found.append(Piece(number, 0, start, length))
+            found.append((number, 0, start, length))
             if length <= size:
-                found.append(Piece(number, length, 0, size + 1 - length))
+                found.append((number, length, 0, size + 1 - length))
         return found
 
     def shift(self, epoch: int) -> int:

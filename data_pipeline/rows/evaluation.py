@@ -8,7 +8,7 @@ import numpy as np
 
 from data_pipeline.format.dataset import TokenDataset
 from data_pipeline.rows.batch import Batch, Buffer
-from data_pipeline.rows.pieces import Piece, boundaries, fill_pieces, pad
+from data_pipeline.rows.pieces import boundaries, fill_pieces, pad
 
 
 class EvaluationRows:
@@ -31,7 +31,7 @@ class EvaluationRows:
         """Rows first, first + 1, ...: `count` or fewer at the end; then rows that do not count, up to `size`."""
         width = self.sequence_length + 1
         starts = [row * self.sequence_length for row in range(first, min(first + count, len(self)))]
-        pieces = [Piece(i, 0, start, min(width, self.dataset.tokens - start)) for i, start in enumerate(starts)]
+        pieces = [(i, 0, start, min(width, self.dataset.tokens - start)) for i, start in enumerate(starts)]
         every = range(max(len(starts), size))
         out = Buffer(len(every), self.sequence_length, self.isolate_documents)
         fill_pieces(self.dataset, pieces, every, out)

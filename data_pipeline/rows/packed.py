@@ -50,7 +50,7 @@ class PackedRows:
 
     def pieces(self, epoch: int, rows: Sequence[int]) -> list[Piece]:
         """The documents of rows, which are the same in each epoch."""
-        found = []
+        found: list[Piece] = []
         for number, row in enumerate(rows):
             shard = bisect_right(self._row_starts, row) - 1
             packed = self._packs.get(shard) or self._open(shard)
@@ -59,7 +59,7 @@ class PackedRows:
             for start, length in zip(
                 packed.starts[first:last].tolist(), packed.lengths[first:last].tolist(), strict=True
             ):
-                found.append(Piece(number, column, base + start, length))
+                found.append((number, column, base + start, length))
                 column += length
         return found
 

@@ -7,32 +7,26 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from data_pipeline.format.dataset import Int64, TokenDataset
 from data_pipeline.rows.batch import Buffer
 
+Piece = tuple[int, int, int, int]
+"""(row, column, start, length): tokens [start, start + length) of a split that stand in a row from a column on.
 
-class Piece(NamedTuple):
-    """A stretch of tokens [start, start + length) of a split that stands in a row from a column on.
+Rows are numbered within those that were asked for. A piece at a column other than 0 begins a document, or follows the
+split's last token with its first. A plain tuple: one with names would cost as much to make as a fifth of the copy.
+"""
 
-    A piece at a column other than 0 begins a document, or follows the split's last token with its first.
-    """
 
-    row: int
-    """Number within the rows that were asked for."""
-    column: int
-    start: int
-    length: int
-
-    def part(self, number: int, length: int) -> Piece:
-        """What of it stands in the columns [number * length, (number + 1) * length]; its length may be below 1."""
-        low = number * length
-        begin = max(self.column, low)
-        size = min(self.column + self.length, low + length + 1) - begin
-        return Piece(self.row, begin - low, self.start + begin - self.column, size)
+def part(piece: Piece, number: int, length: int) -> Piece:
+    """What of it stands in the columns [number * length, (number + 1) * length]; its length may be below 1."""
+    row, column, start, size = piece
+    low = number * length
+    begin = max(column, low)
+    return row, begin - low, start + begin - column, min(column + size, low + length + 1) - begin
 
 
 def fill_pieces(dataset: TokenDataset, pieces: Sequence[Piece], rows: Sequence[int], out: Buffer) -> None:
@@ -60,8 +54,8 @@ def pad(pieces: Sequence[Piece], rows: Sequence[int], out: Buffer, eod_id: int) 
     """Fills these rows up with EOD whose labels do not count; gives the places where that begins behind tokens."""
     width = out.block.shape[1]
     filled = [0] * len(rows)
-    for piece in pieces:
-        filled[piece.row] += piece.length
+    for row, _, _, length in pieces:
+        filled[row] += length
     places = []
     for row, column in zip(rows, filled, strict=True):
         if column < width:
@@ -79,13 +73,16 @@ def boundaries(
 
     inner: pieces may hold several documents.
     """
-    found = [np.asarray([rows[piece.row] * width + piece.column for piece in pieces if piece.column], np.int64)]
+    found = [np.asarray([rows[row] * width + column for row, column, _, _ in pieces if column], np.int64)]
+    if not inner:
+        return found
     starts = dataset.shard_starts_list
-    for row, column, start, length in pieces if inner else ():
+    edges = np.asarray([(start + 1, start + length) for _, _, start, length in pieces])
+    for (row, column, start, length), within in zip(pieces, edges, strict=True):
         shard = bisect_right(starts, start) - 1
         if start + length <= starts[shard + 1]:
             ends = dataset.document_ends(shard)
-            low, high = ends.searchsorted((start + 1, start + length))
+            low, high = ends.searchsorted(within).tolist()
             ends = ends[low:high]
         else:
             ends = dataset.boundaries(start, start + length)

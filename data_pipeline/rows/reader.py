@@ -21,7 +21,7 @@ from data_pipeline.rows.concat import ConcatRows
 from data_pipeline.rows.fill_in_the_middle import FillInTheMiddle
 from data_pipeline.rows.loss import ALL, NONE, before_token, read_train_on
 from data_pipeline.rows.packed import PackedRows
-from data_pipeline.rows.pieces import Piece, boundaries, fill_pieces, pad
+from data_pipeline.rows.pieces import Piece, boundaries, fill_pieces, pad, part
 
 Packing = Literal["concat", "best_fit", "bos_fit"]
 
@@ -94,12 +94,12 @@ class RowReader:
         if self._parts == 1:
             return self._rows.pieces(epoch, rows)
         whole = self._rows.pieces(epoch, [row // self._parts for row in rows])
-        parts = (piece.part(rows[piece.row] % self._parts, self.options.sequence_length) for piece in whole)
-        return [piece for piece in parts if piece.length > 0]
+        parts = (part(piece, rows[piece[0]] % self._parts, self.options.sequence_length) for piece in whole)
+        return [piece for piece in parts if piece[3] > 0]
 
-    def buffer(self, rows: int) -> Buffer:
-        """Memory for so many rows of this reader."""
-        return Buffer(rows, self.options.sequence_length, self.options.isolate_documents)
+    def buffer(self, rows: int, numbers: bool = True) -> Buffer:
+        """Memory for so many rows of this reader; see `Buffer`."""
+        return Buffer(rows, self.options.sequence_length, self.options.isolate_documents, numbers)
 
     def read(self, epoch: int, rows: Int64, out: Buffer | None = None) -> Batch:
         """The rows with these numbers, in this order. With `out`, of as many rows, nothing is allocated for them."""

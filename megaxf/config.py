@@ -7,6 +7,7 @@ All errors of a file are found at once and raised as one `ConfigError`, before a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -236,6 +237,18 @@ def validate(
     if problems := problems + disagreements(sections | world):
         raise ConfigError(origin, list(dict.fromkeys(problems)))
     return run
+
+
+def change(run: Run[Any], settings: Mapping[str, Any], world_size: int | None = None) -> Run[Any] | None:
+    """The run with other values for some section.key; None where that is no valid run."""
+    changed = run.model_dump(mode="json")
+    for key, value in settings.items():
+        section, name = key.split(".")
+        changed[section][name] = value
+    try:
+        return validate(changed, "a changed run", None, world_size)
+    except ConfigError:
+        return None
 
 
 def to_yaml(run: Run[Any]) -> str:

@@ -129,7 +129,8 @@ class Phases:
         return np.asarray([carried_over(rows, units, old, new) for rows, units in pairs], dtype=np.int64)
 
     def _unskipped(self, position: int) -> int:
-        return int(self._skips.apply(np.asarray([position], dtype=np.int64))[0])
+        """The number behind that of the sample before this position: what is skipped here belongs to what follows."""
+        return int(self._skips.apply(np.asarray([position - 1], dtype=np.int64))[0]) + 1 if position else 0
 
 
 def _check(phases: Sequence[Phase], longest: int) -> None:

@@ -127,6 +127,14 @@ def test_skipped_samples_are_passed_over_and_steps_stay_where_they_are():
     assert read(run, 50, 5) == list(zip(source.tolist(), (index + before[source]).tolist(), strict=True))
 
 
+def test_what_the_first_steps_of_a_phase_or_of_the_run_read_can_be_skipped():
+    plan = (Phase(0, 10, 8, (1, 1)), Phase(5, 10, 8, (1, 4)))
+    plain = phases(*plan)
+    run = phases(*plan, skips=[(0, 9), (60, 79)])
+    assert read(run, 0, 50) == read(phases(plan[0]), 10, 50)
+    assert read(phases(*plan, skips=[(50, 69)]), 50, 40) == read(plain, 70, 40)
+
+
 def test_samples_of_two_stretches_are_not_one_batch():
     run = phases(Phase(0, 10, 8, (1, 1)), Phase(5, 10, 4, (1, 1)))
     assert [run.stretch(first, 10)[0].sequence_length for first in (40, 50)] == [8, 4]

@@ -6,6 +6,7 @@ import torch
 from megaxf.models.initialize import initialize
 from megaxf.models.llama import Model
 from megaxf.plan.memory.activations import korthikanti_bytes, layer_terms, published_bytes_per_token
+from tests.plan.digits import Printed
 from tests.plan.memory.saved import job, saved_by_layer
 from tests.plan.shapes import shape
 
@@ -71,6 +72,17 @@ def test_activations_of_gpt3_blocks(name, sizes, row):
         for recompute, sequence in cells
     ]
     assert found == pytest.approx(row, abs=6e-4)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "heads", "saved"),
+    [(12288, 96, "70.2"), (20480, 128, "65.3"), (6144, 64, "75.8"), (25600, 160, "65.3")],
+)
+def test_what_selective_recomputation_saves(hidden, heads, saved):
+    """Percent of a GPT-3 block at 2,048 tokens: arXiv 2205.05198, section 5."""
+    config = shape(51200, hidden, 1, 4 * hidden, heads, heads)
+    whole, left = (korthikanti_bytes(config, 2048, 2048, recompute=mode) for mode in ("none", "selective"))
+    assert 100 * (1 - left / whole) == Printed(saved)
 
 
 MHA = {"hidden": 64, "ffn": 176, "heads": 4, "kv_heads": 4}

@@ -54,6 +54,26 @@ def test_our_states_are_those_with_gradients_in_fp32():
     assert found == pytest.approx((134.618, 56.091), rel=1e-4)
 
 
+def test_parts_of_the_states():
+    """GiB of Llama-3-8B: 2 bytes a parameter of weights, 12 of masters and moments."""
+    found = ledger(job(LLAMA3_8B, zero_stage=0))
+    sizes = {group: sum(row.bytes for row in found.rows if row.group == group) for group in ("weights", "optimizer")}
+    assert sizes["weights"] / GIB == pytest.approx(14.9575, abs=5e-5)
+    assert sizes["optimizer"] / GIB == pytest.approx(89.745, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("stage", "each"), [(0, (2, 4, 12)), (1, (2, 4, 1.5)), (2, (2, 0.5, 1.5)), (3, (0.25, 0.5, 1.5))]
+)
+def test_the_table_of_bytes_a_parameter(stage, each):
+    """Weights, gradients, optimizer over 8 replicas, as the head of megaxf.plan.memory.states has them."""
+    config = shape(2**10, 2**10, 64, 2**10, 8, 8)
+    rows = ledger(job(config, zero_stage=stage, replicas=8, micro_batches=4)).rows
+    for group, expected in zip(("weights", "gradients", "optimizer"), each, strict=True):
+        size = sum(row.bytes for row in rows if row.group == group and row.item != "gradients so far")
+        assert size / count(config).total == pytest.approx(expected, rel=1e-3)
+
+
 def test_published_logits():
     """GiB of the fp32 log-softmax that a loss in one piece keeps."""
     assert published_logits_bytes(8192, 128256) / GIB == pytest.approx(3.914, abs=5e-4)

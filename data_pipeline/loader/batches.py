@@ -134,8 +134,8 @@ class Batches:
             self._need(self._planner.coming(), count)
         out = out or Buffer(count, samples.sequence_length, self.isolate_documents)
         readers = self._readers[samples.sequence_length]
-        for number, epoch, places in samples.groups():
-            readers[number].fill(out, places, epoch, samples.row[places])
+        for (number, epoch), (places, rows) in samples.by_source().items():
+            readers[number].fill(out, places, epoch, rows)
         return out.finish()
 
     def evaluation_rows(self, source: str) -> EvaluationRows:

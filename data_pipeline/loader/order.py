@@ -35,6 +35,16 @@ class Samples(NamedTuple):
         for places in np.split(order, edges) if len(order) else []:
             yield int(self.source[places[0]]), int(self.epoch[places[0]]), places
 
+    def by_source(self) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
+        """(source, epoch) -> the places of its samples and their rows: as `groups`, faster for a few samples."""
+        found: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
+        samples = zip(self.source.tolist(), self.epoch.tolist(), self.row.tolist(), strict=True)
+        for place, (source, epoch, row) in enumerate(samples):
+            places, rows = found.setdefault((source, epoch), ([], []))
+            places.append(place)
+            rows.append(row)
+        return found
+
 
 class SampleOrder:
     """The order of all samples of a run. Holds nothing that depends on a position, but for tables it can make again."""

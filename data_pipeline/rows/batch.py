@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -73,9 +73,9 @@ class Buffer:
         """Documents (or padding) begin at these places of the flat block: each row * (sequence_length + 1) + column."""
         self._starts += places
 
-    def ignore(self, rows: Int64, labels: NDArray[np.bool_] | None = None) -> None:
+    def ignore(self, rows: Sequence[int], labels: NDArray[np.bool_] | None = None) -> None:
         """These labels of these rows, [rows, sequence_length] bool, do not count; None: none of them does."""
-        self._ignored.append((rows, labels))
+        self._ignored.append((np.asarray(rows, np.int64), labels))
 
     def ignore_from(self, row: int, column: int) -> None:
         """The labels of a row from this column on do not count."""

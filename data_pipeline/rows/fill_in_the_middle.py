@@ -14,6 +14,7 @@ the piece in it, and on nothing else.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -59,14 +60,14 @@ class FillInTheMiddle:
                 f"has {vocab_size} tokens, and fill_in_the_middle.marks = {self.marks} are not three of them", path
             )
 
-    def apply(self, block: Int64, rows: Int64, starts: Int64, eod_id: int, keys: list[str]) -> None:
+    def apply(self, block: Int64, rows: Sequence[int], starts: Int64, eod_id: int, keys: list[str]) -> None:
         """Rearranges the pieces of documents in these rows of a block [all rows, sequence_length + 1], in place.
 
         starts: places of the flattened block at which documents or padding begin; keys: of each row.
         """
         width = block.shape[1]
-        edges = np.unique(np.concatenate([starts, rows * width, (rows + 1) * width]))
-        for row, key in zip(rows.tolist(), keys, strict=True):
+        edges = np.unique(np.concatenate([starts, *([row * width, (row + 1) * width] for row in rows)]))
+        for row, key in zip(rows, keys, strict=True):
             low, high = np.searchsorted(edges, (row * width, (row + 1) * width)).tolist()
             self._rearrange_row(block[row], (edges[low : high + 1] - row * width).tolist(), eod_id, key)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +24,7 @@ def read_train_on(value: str) -> int | None:
     raise DataError(f"train_on = {value!r} is not known; use {ALL}, {NONE} or {_AFTER}<token id>, e.g. {_AFTER}32001")
 
 
-def before_token(block: Int64, rows: Int64, starts: Int64, token: int) -> NDArray[np.bool_]:
+def before_token(block: Int64, rows: Sequence[int], starts: Int64, token: int) -> NDArray[np.bool_]:
     """The labels [n, sequence_length] of these rows of a block that do not count: those not behind the token.
 
     A label counts when the token stands somewhere before it in the same document's piece in the row; `starts` are the
@@ -32,7 +34,8 @@ def before_token(block: Int64, rows: Int64, starts: Int64, token: int) -> NDArra
     begin = np.zeros(block.shape, np.int64)
     row, column = np.divmod(starts, width)
     begin[row, column] = column
-    begin = np.maximum.accumulate(begin[rows], axis=1)
-    last = np.where(block[rows, :-1] == token, np.arange(width - 1), -1)
+    chosen = np.asarray(rows, np.int64)
+    begin = np.maximum.accumulate(begin[chosen], axis=1)
+    last = np.where(block[chosen, :-1] == token, np.arange(width - 1), -1)
     ignored: NDArray[np.bool_] = np.maximum.accumulate(last, axis=1) < begin[:, 1:]
     return ignored

@@ -47,7 +47,7 @@ def fill_pieces(dataset: TokenDataset, pieces: Sequence[Piece], rows: Sequence[i
         place = rows[row] * width + column
         flat[place : place + length] = found
         if out_of_run:
-            out.ignore(np.asarray([rows[row]]))
+            out.ignore([rows[row]])
 
 
 def pad(pieces: Sequence[Piece], rows: Sequence[int], out: Buffer, eod_id: int) -> list[int]:

@@ -104,25 +104,24 @@ class RowReader:
     def read(self, epoch: int, rows: Int64, out: Buffer | None = None) -> Batch:
         """The rows with these numbers, in this order. With `out`, of as many rows, nothing is allocated for them."""
         out = out or self.buffer(len(rows))
-        self.fill(out, np.arange(len(rows)), epoch, rows)
+        self.fill(out, range(len(rows)), epoch, rows.tolist())
         return out.finish()
 
-    def fill(self, out: Buffer, places: Int64, epoch: int, rows: Int64) -> None:
+    def fill(self, out: Buffer, places: Sequence[int], epoch: int, rows: Sequence[int]) -> None:
         """Reads the rows with these numbers into the rows `places` [n] of a buffer."""
         options, eod_id = self.options, self.dataset.manifest.eod_id
-        numbers, into = rows.tolist(), places.tolist()
-        pieces = self.pieces(epoch, numbers)
-        fill_pieces(self.dataset, pieces, into, out)
-        padding = pad(pieces, into, out, eod_id) if self._rows.pads else []
+        pieces = self.pieces(epoch, rows)
+        fill_pieces(self.dataset, pieces, places, out)
+        padding = pad(pieces, places, out, eod_id) if self._rows.pads else []
         if options.train_on == NONE:
             out.ignore(places)
         middle = options.fill_in_the_middle
         if not (out.isolate_documents or self._after is not None or middle):
             return
-        starts = boundaries(self.dataset, pieces, into, options.sequence_length + 1, not self._rows.pads)
+        starts = boundaries(self.dataset, pieces, places, options.sequence_length + 1, not self._rows.pads)
         starts.append(np.asarray(padding, np.int64))
         if middle:
-            keys = [f"{options.seed}\0{options.source}\0{epoch}\0{row}" for row in numbers]
+            keys = [f"{options.seed}\0{options.source}\0{epoch}\0{row}" for row in rows]
             middle.apply(out.block, places, np.concatenate(starts), eod_id, keys)
         if self._after is not None:
             out.ignore(places, before_token(out.block, places, np.concatenate(starts), self._after))

@@ -161,8 +161,8 @@ def test_sources_share_a_buffer(tmp_path):
     options = RowOptions(16, isolate_documents=True)
     readers = RowReader(a, options), RowReader(b, options)
     out = readers[0].buffer(5)
-    readers[1].fill(out, np.array([3, 0]), 1, np.array([7, 2]))
-    readers[0].fill(out, np.array([1, 4, 2]), 0, np.array([0, 9, 5]))
+    readers[1].fill(out, [3, 0], 1, [7, 2])
+    readers[0].fill(out, [1, 4, 2], 0, [0, 9, 5])
     batch = out.finish()
     for reader, epoch, places, rows in ((readers[1], 1, [3, 0], [7, 2]), (readers[0], 0, [1, 4, 2], [0, 9, 5])):
         alone = reader.read(epoch, np.array(rows))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 from megaxf.plan.flops import head_per_sequence, layer_per_sequence
@@ -82,8 +83,10 @@ def balance(costs: Sequence[float], fixed: Sequence[float], least: int = 1) -> l
     costs: of each item, in order. fixed: of each stage, beside its items. least: items that a stage has to take.
     Among equally good splits it takes the most even one, by the sum of squares. Exact, by dynamic programming.
     """
-    limit = _cheapest(costs, fixed, least, max, lambda cost: cost)[0] * (1 + 1e-12)
-    return _cheapest(costs, fixed, least, operator.add, lambda cost: cost**2 if cost <= limit else float("inf"))[1]
+    # No more than this is needed where each stage takes items until it has its share.
+    enough = (sum(costs) + sum(fixed)) / len(fixed) + max(fixed) + least * max(costs)
+    limit = _cheapest(costs, fixed, least, max, lambda cost: cost if cost <= enough else inf)[0] * (1 + 1e-12)
+    return _cheapest(costs, fixed, least, operator.add, lambda cost: cost**2 if cost <= limit else inf)[1]
 
 
 def _cheapest(
@@ -106,6 +109,8 @@ def _cheapest(
         for start, (total, lengths) in best.items():
             for end in range(start + least, len(costs) + 1):
                 new = combine(total, price(own + before[end] - before[start]))
+                if new == inf:  # and so is all that is longer
+                    break
                 if end not in options or new < options[end][0]:
                     options[end] = new, [*lengths, end - start]
         best = options

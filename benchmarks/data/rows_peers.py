@@ -31,10 +31,10 @@ def datatrove(dataset: TokenDataset, folder: Path, batches: int, rows: int, leng
             return_positions=eod is not None,
             positions_from_eos_token_id=eod,
         )
-        order = np.random.default_rng(3).integers(0, len(data), (batches, rows)).tolist()
+        rng = np.random.default_rng(3)
 
-        def step(data: Any = data, order: list[list[int]] = order) -> None:
-            for numbers in order:
+        def step(data: Any = data, rng: np.random.Generator = rng) -> None:
+            for numbers in rng.integers(0, len(data), (batches, rows)).tolist():
                 samples = [data[number] for number in numbers]
                 for key in samples[0]:
                     torch.stack([sample[key] for sample in samples])

@@ -33,6 +33,8 @@ def test_of_a_run(capsys, tmp_path):
     assert plain["tokens"] == 10 * 8 * 64
     assert plain["model"] == full["model"]
     assert plain["hardware"]["run"] < full["hardware"]["run"]
+    assert main(["plan", "flops", str(run), "parallel.pipeline_parallel_size=2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == plain
 
 
 @pytest.mark.parametrize(

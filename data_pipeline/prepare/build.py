@@ -24,7 +24,7 @@ from data_pipeline.format.manifest import Manifest, Shard, token_dtype
 from data_pipeline.prepare.assemble import Assembly, assemble_shard, finished_shard, shard_job
 from data_pipeline.prepare.decide import Chooser, Decision, decide, unit_starts
 from data_pipeline.prepare.duplicates import mark_duplicates
-from data_pipeline.prepare.encode import BadRecord, Encoding, UnitJob, encode_unit
+from data_pipeline.prepare.encode import BadRecord, Encoding, UnitJob, encode_unit, use_opened
 from data_pipeline.prepare.faults import bad_record, report_faults
 from data_pipeline.prepare.finish import finish
 from data_pipeline.prepare.options import PrepareOptions
@@ -32,9 +32,10 @@ from data_pipeline.prepare.place import Place
 from data_pipeline.prepare.plan import Plan, make_plan
 from data_pipeline.prepare.progress import PrepareProgress
 from data_pipeline.prepare.ranks import Ranks
-from data_pipeline.prepare.tokenizer import given_digest, make_tokenizer, open_tokenizer
+from data_pipeline.prepare.tokenizer import open_given, train, with_fast_path
 from data_pipeline.prepare.units import UnitRecord, Units
 from data_pipeline.prepare.workers import Workers
+from data_pipeline.tokenizer.base import Tokenizer, load_tokenizer
 
 _POLL_SECONDS = 0.2
 _BYTES_A_TOKEN = 4
@@ -52,11 +53,12 @@ def prepare(options: PrepareOptions, progress: PrepareProgress, ranks: Ranks | N
         options.check()
         place = Place(options.output)
         check_output(place.output, options.overwrite)
-        plan = make_plan(options, given_digest(options))
+        given = open_given(options)
+        plan = make_plan(options, given.digest if given else "")
         ranks.meet()
         try:
             with progress, Workers(options.processes) as workers:
-                return _Build(options, plan, place, ranks, workers, progress).run()
+                return _Build(options, given, plan, place, ranks, workers, progress).run()
         except DataError as error:
             if ranks.count > 1:
                 place.fail(f"{ranks.title} {ranks.rank}", error)
@@ -78,13 +80,14 @@ class _Build:
     def __init__(
         self,
         options: PrepareOptions,
+        given: Tokenizer | None,
         plan: Plan,
         place: Place,
         ranks: Ranks,
         workers: Workers,
         progress: PrepareProgress,
     ):
-        self.options, self.plan, self.place = options, plan, place
+        self.options, self.given, self.plan, self.place = options, given, plan, place
         self.ranks, self.workers, self.progress = ranks, workers, progress
 
     def run(self) -> Manifest | None:
@@ -94,7 +97,8 @@ class _Build:
                 self._lay_out(stack.enter_context(self.place.lead(self.plan)))
             else:
                 self._follow(stack)
-            self.tokenizer = open_tokenizer(self.options, self.plan.units, self.place.tokenizer, self.progress.note)
+            tokenizer = self.given or load_tokenizer(self.place.tokenizer)
+            self.tokenizer = with_fast_path(tokenizer, self.options, self.plan.units, self.progress.note)
             dtype = token_dtype(self.tokenizer.vocab_size)
             self.units = Units(self.place.units, dtype)
             self._encode()
@@ -110,7 +114,10 @@ class _Build:
         if said:
             self.progress.note(said)
         if not self.place.announced(self.plan) and not self.place.tokenizer.exists():
-            make_tokenizer(self.options, self.plan.units, self.place.tokenizer, self.progress)
+            if self.given:
+                self.given.save(self.place.tokenizer)
+            else:
+                train(self.options, self.plan.units, self.place.tokenizer, self.progress)
         self.place.announce(self.plan)
 
     def _follow(self, stack: ExitStack) -> None:
@@ -133,6 +140,7 @@ class _Build:
             self.options.add_bos,
             self.options.on_error == "stop",
         )
+        use_opened(encoding, self.tokenizer)
         todo = [number for number in self.ranks.mine(numbers) if number not in self.units.records]
         jobs = (UnitJob(number, self.plan.units[number], self.plan.first_files[number]) for number in todo)
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,7 +66,7 @@ class _Encoded(NamedTuple):
 
 def encode_unit(encoding: Encoding, job: UnitJob) -> None:
     """Writes the files of a unit. Raises BadRecord where the first fault is to stop the work."""
-    tokenizer = _tokenizer(encoding.tokenizer, encoding.tokenizer_digest, encoding.backend)
+    tokenizer = _tokenizer(encoding)
     record = UnitRecord(job.number, size=job.unit.size)
     with ExitStack() as stack:
         paths = [encoding.units / f"{job.number}.{ending}" for ending in ("ids", "doc")]
@@ -141,7 +140,18 @@ def _mark(
     return out, longer
 
 
-@lru_cache(maxsize=1)
-def _tokenizer(folder: Path, digest: str, backend: Backend) -> Tokenizer:
-    """Opened once a process; the digest tells a new tokenizer in an old place from the old one."""
-    return load_tokenizer(folder, backend=backend)
+_opened: dict[tuple[Path, str, Backend], Tokenizer] = {}
+"""The tokenizer of this process, which takes a second to open; the digest tells a new one from an old in its place."""
+
+
+def use_opened(encoding: Encoding, tokenizer: Tokenizer) -> None:
+    """Encode units of this process with a tokenizer that is open already."""
+    _opened.clear()
+    _opened[encoding.tokenizer, encoding.tokenizer_digest, encoding.backend] = tokenizer
+
+
+def _tokenizer(encoding: Encoding) -> Tokenizer:
+    if (encoding.tokenizer, encoding.tokenizer_digest, encoding.backend) not in _opened:
+        use_opened(encoding, load_tokenizer(encoding.tokenizer, backend=encoding.backend))
+    (tokenizer,) = _opened.values()
+    return tokenizer

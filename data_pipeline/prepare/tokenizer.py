@@ -11,26 +11,24 @@ from data_pipeline.prepare.progress import PrepareProgress
 from data_pipeline.sources.base import Unit
 from data_pipeline.tokenizer.base import Tokenizer, load_tokenizer
 from data_pipeline.tokenizer.sample import sample_documents
+from data_pipeline.tokenizer.verified import with_backend
 
 _CHECKED_BYTES = 200_000
 """Of text, on which the fast path is compared before the run."""
 
 
-def given_digest(options: PrepareOptions) -> str:
-    """The digest of the tokenizer that was given, empty where one is to be trained. Raises DataError."""
+def open_given(options: PrepareOptions) -> Tokenizer | None:
+    """The tokenizer that was given, None where one is to be trained. Raises DataError."""
     if not options.tokenizer:
-        return ""
+        return None
     tokenizer = load_tokenizer(options.tokenizer, options.eod_token)
     if options.add_bos and tokenizer.bos_id is None:
         raise DataError("has no beginning-of-sequence token, so --add-bos cannot be followed", options.tokenizer)
-    return tokenizer.digest
+    return tokenizer
 
 
-def make_tokenizer(options: PrepareOptions, units: Sequence[Unit], folder: Path, progress: PrepareProgress) -> None:
-    """Writes the tokenizer that was given, or one trained on a sample of the training documents."""
-    if options.tokenizer:
-        load_tokenizer(options.tokenizer, options.eod_token).save(folder)
-        return
+def train(options: PrepareOptions, units: Sequence[Unit], folder: Path, progress: PrepareProgress) -> None:
+    """Writes a tokenizer trained on a sample of the training documents."""
     from data_pipeline.tokenizer.training import train_tokenizer
 
     assert options.train_tokenizer and options.vocab_size
@@ -43,12 +41,11 @@ def make_tokenizer(options: PrepareOptions, units: Sequence[Unit], folder: Path,
     train_tokenizer(kind, sample, folder, options.vocab_size)
 
 
-def open_tokenizer(
-    options: PrepareOptions, units: Sequence[Unit], folder: Path, note: Callable[[str], None]
+def with_fast_path(
+    tokenizer: Tokenizer, options: PrepareOptions, units: Sequence[Unit], note: Callable[[str], None]
 ) -> Tokenizer:
     """The tokenizer of the build, with the fast path where it is wanted and gives equal ids for some documents."""
-    backend = options.tokenizer_backend
-    if backend == "reference":
-        return load_tokenizer(folder)
+    if options.tokenizer_backend == "reference":
+        return tokenizer
     sample = sample_documents(units, _CHECKED_BYTES, options.validation_fraction)
-    return load_tokenizer(folder, None, backend, sample, note)
+    return with_backend(tokenizer, options.tokenizer_backend, sample, note)

@@ -80,7 +80,7 @@ def killed_run(options: dict[str, object], output: Path, name: str, call: int) -
 @pytest.mark.parametrize(
     ("name", "call", "units"),
     [
-        ("build.make_tokenizer", 1, 0),
+        ("build.with_fast_path", 1, 0),
         ("place.write_whole", 1, 0),
         ("encode.hash_texts", 4, 3),
         ("units.write_whole", 1, 0),

@@ -48,10 +48,13 @@ class TorchBatch(NamedTuple):
 
 
 def to_torch(batch: ArrayBatch, device: torch.device | str) -> TorchBatch:
-    """The same rows on a device, int64."""
+    """The same rows on a device, int64, in memory of their own: that of the loader is used again.
+
+    From pinned memory they are copied while the program goes on.
+    """
 
     def move(array: np.ndarray | None) -> torch.Tensor | None:
-        return None if array is None else torch.as_tensor(array, dtype=torch.int64).to(device, non_blocking=True)
+        return None if array is None else torch.as_tensor(array).to(device, torch.int64, non_blocking=True, copy=True)
 
     tokens, labels = move(batch.tokens), move(batch.labels)
     assert tokens is not None and labels is not None

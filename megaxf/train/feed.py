@@ -1,14 +1,17 @@
-"""Reads this rank's share of the next batch while the current one is trained on."""
+"""Gives the trainer this rank's share of each step's batch, which is read while the steps before are trained on."""
 
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 
 import torch
 
 from data_pipeline.loader.batches import Batches
-from data_pipeline.rows.batch import Batch
+from data_pipeline.loader.ring import Request, Ring
+from data_pipeline.loader.share import DataShare
+from data_pipeline.loader.torch import pinned
+from data_pipeline.rows.batch import allocate
 from megaxf.config import Run
 from megaxf.config_data import portion_at
 from megaxf.engine import TorchBatch, micro_batches, to_torch
@@ -16,11 +19,10 @@ from megaxf.parallel.mesh import Mesh
 
 
 class Feed:
-    """Micro-batches of one step after the other, from a position in samples.
+    """Micro-batches of one step after the other, from a position in samples to the last step of the run.
 
-    The position decides about everything: rank r of R along the data axis takes the r-th of R equal blocks of the
-    step's samples, of which there are as many as its phase says. Ranks that differ along other axes only take the same
-    rows.
+    The position decides about everything (see `data_pipeline.loader.share`); how many samples a step has, its phase
+    says.
     """
 
     def __init__(
@@ -30,33 +32,43 @@ class Feed:
         """The first sample of the batch that `next` gives."""
         self.waited = 0.0
         """Seconds that the last `next` took."""
-        self.batches, self._run, self._mesh, self._device = batches, run, mesh, device
-        self._steps_made = steps_made
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="feed")
-        self._coming = self._read()
+        self.batches, self._run, self._device = batches, run, device
+        self._share = DataShare(mesh.data_rank, mesh.data_size)
+        memory = pinned if device.type == "cuda" else allocate
+        self._ring = Ring(batches, self._requests(position, steps_made), allocate=memory)
+        self._copied: torch.cuda.Event | None = None
+        """Recorded behind the copies to the GPU from the buffer that is lent."""
 
     def next(self) -> list[TorchBatch]:
         """The micro-batches of the next step; the position moves on. Raises DataError."""
         started = time.perf_counter()
-        rows = self._coming.result()
-        first, count = self._block()
-        self.position += count * self._mesh.data_size
-        self._steps_made += 1
-        self._coming = self._read()
-        samples = torch.arange(first, first + count, device=self._device)
+        self._give_back()
+        request, rows = next(self._ring)
+        samples = torch.arange(request.first_sample, request.first_sample + request.rows, device=self._device)
         batch = to_torch(rows, self._device)._replace(samples=samples)
+        if self._device.type == "cuda":
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(self._device))
+        else:
+            self._ring.release()
+        self.position += request.rows * self._share.ranks
         moved = micro_batches(batch, self._run.train.micro_batch_size)
         self.waited = time.perf_counter() - started
         return moved
 
     def close(self) -> None:
         """End the reading thread."""
-        self._reader.shutdown(wait=True, cancel_futures=True)
+        self._ring.close()
 
-    def _block(self) -> tuple[int, int]:
-        """This rank's first sample of the next step, and how many it has."""
-        count = portion_at(self._run, self._steps_made + 1).global_batch_size // self._mesh.data_size
-        return self.position + self._mesh.data_rank * count, count
+    def _give_back(self) -> None:
+        """The buffer of the step before: its copies ended before the first product of that step."""
+        if self._copied is not None:
+            self._copied.synchronize()
+            self._copied = None
+            self._ring.release()
 
-    def _read(self) -> Future[Batch]:
-        return self._reader.submit(self.batches.rows, *self._block())
+    def _requests(self, position: int, steps_made: int) -> Iterator[Request]:
+        for step in range(steps_made + 1, self._run.train.steps + 1):
+            portion = portion_at(self._run, step)
+            yield Request(*self._share.block(position, portion.global_batch_size), portion.sequence_length)
+            position += portion.global_batch_size

@@ -101,8 +101,8 @@ def test_the_rules_can_fail():
 
 
 def test_planning_and_data_need_no_torch():
-    """`megaxf plan` and `megaxf prepare` start fast and run where torch is absent."""
+    """`megaxf plan` and `megaxf prepare` start fast and run where torch is absent; one module is for training only."""
     for name, path in modules():
-        if name.startswith(("megaxf.plan", "data_pipeline")):
+        if name != "data_pipeline.loader.torch" and name.startswith(("megaxf.plan", "data_pipeline")):
             heavy = {target.split(".")[0] for target in imports(path.read_text())} & {"torch", "deepspeed"}
             assert not heavy, f"{name} imports {heavy}"

@@ -5,14 +5,23 @@ A build that is killed leaves only that sibling; the next build of the same name
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
 from data_pipeline.errors import DataError
 from data_pipeline.format.manifest import is_dataset
+
+LOCK = "lock"
+"""The file in a folder to build in that every builder holds."""
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+"""How a file system says that it knows no locks: then who starts two builds of one output is on his own."""
 
 
 class Building:
@@ -23,11 +32,13 @@ class Building:
         self.folder = Path(os.path.abspath(folder))
         self.path = self.folder.with_name(self.folder.name + ".building")
         check_output(self.folder, overwrite)
-        self._lock = _claim(self.path)
+        self._held = ExitStack()
+        self._claim()
         self._finished = False
 
     def finish(self) -> None:
         """Gives the folder its name, once its manifest is written; replaces an older one wholly."""
+        (self.path / LOCK).unlink()
         replace_folder(self.path, self.folder)
         self._finished = True
 
@@ -39,7 +50,15 @@ class Building:
     ) -> None:
         if not self._finished:
             shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+        self._held.close()
+
+    def _claim(self) -> None:
+        """Makes the folder and locks it; a left-over of a killed build is removed, a live one is respected."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not self._held.enter_context(locked(self.path / LOCK, fcntl.LOCK_EX)):
+            self._held.close()
+            raise busy(self.path)
+        clear_folder(self.path, kept=(LOCK,))
 
 
 def check_output(folder: Path, overwrite: bool) -> None:
@@ -62,19 +81,37 @@ def replace_folder(building: Path, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _claim(building: Path) -> int:
-    """Makes the folder to build in and locks it; a left-over of a killed build is removed, a live one is respected."""
-    building.parent.mkdir(parents=True, exist_ok=True)
-    building.mkdir(exist_ok=True)
-    handle = os.open(building, os.O_RDONLY)
+def busy(building: Path) -> DataError:
+    """What to say when the folder to build in is locked."""
+    return DataError("another build is writing here; wait for it or choose another --output", building)
+
+
+def clear_folder(folder: Path, kept: Collection[str]) -> None:
+    """Removes all but some of what is in a folder."""
+    for child in folder.iterdir():
+        if child.name not in kept:
+            shutil.rmtree(child) if child.is_dir() else child.unlink()
+
+
+@contextmanager
+def locked(path: Path, kind: int) -> Iterator[bool]:
+    """Holds a lock of this kind on a file; false when it cannot be had now. It ends with the process."""
+    # A file opened for writing: over NFS no other can be locked.
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        yield _lock(handle, kind)
+    finally:
         os.close(handle)
-        raise DataError("another build is writing here; wait for it or choose another --output", building) from None
-    for child in building.iterdir():
-        shutil.rmtree(child) if child.is_dir() else child.unlink()
-    return handle
+
+
+def _lock(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        return error.errno in _NO_LOCKS
+    return True
 
 
 def link_file(source: Path, target: Path, copy: bool = False) -> None:

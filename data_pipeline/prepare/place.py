@@ -16,7 +16,6 @@ A build that is stopped leaves this folder, and the next one with the same plan 
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -27,12 +26,10 @@ from pathlib import Path
 import orjson
 
 from data_pipeline.errors import DataError
+from data_pipeline.format.folder import LOCK, busy, clear_folder, locked
 from data_pipeline.format.manifest import write_whole
 from data_pipeline.format.report import megabytes
 from data_pipeline.prepare.plan import Plan
-
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
-"""How a file system says that it knows no locks: then who starts two builds of one output is on his own."""
 
 
 class Place:
@@ -58,9 +55,9 @@ class Place:
         Raises DataError when another build is at work here.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with _locked(self.folder / "lead", fcntl.LOCK_EX) as leading:
+        with locked(self.folder / "lead", fcntl.LOCK_EX) as leading:
             if not leading:
-                raise self._busy()
+                raise busy(self.folder)
             said = self._clear(plan)
             with self.join(0):
                 for folder in (self.units, self.shards, self.set, self._failed):
@@ -78,7 +75,7 @@ class Place:
     @contextmanager
     def join(self, rank: int) -> Iterator[None]:
         """Keeps others from replacing the folder, and lets the leader know of this builder."""
-        with _locked(self.folder / "lock", fcntl.LOCK_SH):
+        with locked(self.folder / LOCK, fcntl.LOCK_SH):
             self._old_failures = self._failures()
             (self.folder / "joined").mkdir(exist_ok=True)
             (self.folder / "joined" / str(rank)).touch()
@@ -117,14 +114,12 @@ class Place:
         if known == (plan.ids_digest, plan.shards_digest):
             return ""
         same_ids = known is not None and known[0] == plan.ids_digest
-        with _locked(self.folder / "lock", fcntl.LOCK_EX) as alone:
+        with locked(self.folder / LOCK, fcntl.LOCK_EX) as alone:
             if not alone:
-                raise self._busy()
-            kept = {"lock", "lead", *(("units", "tokenizer") if same_ids else ())}
+                raise busy(self.folder)
+            kept = {LOCK, "lead", *(("units", "tokenizer") if same_ids else ())}
             self._plan.unlink(missing_ok=True)  # first: without it nobody takes what is left for whole
-            for child in self.folder.iterdir():
-                if child.name not in kept:
-                    shutil.rmtree(child) if child.is_dir() else child.unlink()
+            clear_folder(self.folder, kept)
         if same_ids:
             return "keeps the encoded units of a build with other --shard-tokens, --deduplicate or validation fraction"
         return "" if known is None else "begins anew: a build with other inputs or options was left here unfinished"
@@ -139,26 +134,3 @@ class Place:
     def _failures(self) -> set[tuple[str, int]]:
         found = os.scandir(self._failed) if self._failed.is_dir() else ()
         return {(entry.name, entry.stat().st_mtime_ns) for entry in found if not entry.name.endswith(".part")}
-
-    def _busy(self) -> DataError:
-        return DataError("another build is writing here; wait for it or choose another --output", self.folder)
-
-
-@contextmanager
-def _locked(path: Path, kind: int) -> Iterator[bool]:
-    """Holds a lock of this kind on a file; false when it cannot be had now. It ends with the process."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        yield _lock(handle, kind)
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int, kind: int) -> bool:
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        return error.errno in _NO_LOCKS
-    return True

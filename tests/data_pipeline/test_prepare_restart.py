@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.errors import DataError
+from data_pipeline.format.folder import Building
 from data_pipeline.prepare import build as steps
 from data_pipeline.prepare.options import PrepareOptions
 from data_pipeline.prepare.progress import PrepareProgress
@@ -166,6 +167,11 @@ def test_a_build_at_work_is_left_alone(tmp_path, options):
     place.announce(plan)
     # Nor is it replaced under the hands of a builder that does not lead.
     with place.join(1), pytest.raises(DataError, match="another build is writing here"):
+        run(options, tmp_path / "set")
+    # Neither by what merges or imports, nor the other way round.
+    with place.join(1), pytest.raises(DataError, match="another build is writing here"):
+        Building(tmp_path / "set")
+    with Building(tmp_path / "set"), pytest.raises(DataError, match="another build is writing here"):
         run(options, tmp_path / "set")
 
 

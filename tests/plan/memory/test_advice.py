@@ -61,6 +61,9 @@ def test_each_way_is_a_valid_run_that_fits(sections, share):
         changed = change(run, way.settings, RANKS)
         assert need(ledgers(changed, RANKS)) == way.need <= limit
         assert way.seconds == step_seconds(changed, RANKS, find("h100"))
+        for part in (one for alternatives in changes(run).values() for one in alternatives):
+            if part.items() < way.settings.items() and (smaller := change(run, part, RANKS)):
+                assert need(ledgers(smaller, RANKS)) > limit
     assert found or share < 0.3
     assert len({tuple(way.settings) for way in found}) == len(found)
 

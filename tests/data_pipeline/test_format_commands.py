@@ -24,7 +24,9 @@ def folder(tmp_path) -> str:
     return str(tmp_path / "set")
 
 
-@pytest.mark.parametrize("verb", ["export", "import", "inspect", "merge", "reshard", "verify"])
+@pytest.mark.parametrize(
+    "verb", ["batch", "coverage", "export", "import", "inspect", "merge", "pack", "reshard", "verify"]
+)
 def test_help_is_light_and_has_examples(verb):
     assert verb in verbs("data")
     code = (

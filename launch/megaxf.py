@@ -3,7 +3,7 @@
 A command file has HELP (one line), `add_arguments(parser)` and `run(arguments) -> exit code`. It is found by
 its file name and imported only when its verb or the list of verbs is asked for; what is heavy it imports in `run`.
 A folder in launch/commands is a verb with verbs of its own, found likewise (`megaxf plan laws`: plan/laws.py); its
-`__init__` has HELP and EXAMPLE.
+`__init__` has HELP and EXAMPLE, and may have DEFAULT, the verb that is meant where options come at once.
 
 Exit codes: 0 done, 2 a fault of the user's (a message, no traceback), 130 interrupted, else as the verb says.
 """
@@ -58,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not rest or rest[0] in ("-h", "--help", "help"):
         print(group_page(verb))
         return 0
+    if rest[0].startswith("-") and (usual := getattr(command(verb), "DEFAULT", None)):
+        return run_verb(f"{verb} {usual}", rest)
     if rest[0] not in verbs(verb):
         return fail(unknown(rest[0], verb))
     return run_verb(f"{verb} {rest[0]}", rest[1:])

@@ -24,3 +24,8 @@ def number(text: str) -> float:
         raise ValueError(f"{text!r} is not a number such as 7b, 1.5T or 5.76e23")
     letter = match[2].upper().replace("G", "B").replace("K", "k")
     return float(match[1].replace(",", "")) * 1000.0 ** _THOUSANDS[letter]
+
+
+def dollars(text: str) -> float:
+    """The number of $2M, 150k or $1,000. Raises ValueError for others."""
+    return number(text.strip().removeprefix("$"))

@@ -1,6 +1,6 @@
 import pytest
 
-from megaxf.plan.quantities import number, quantity
+from megaxf.plan.quantities import dollars, number, quantity
 
 
 def test_quantity():
@@ -21,3 +21,9 @@ def test_number(text, value):
 def test_not_a_number(text):
     with pytest.raises(ValueError, match="is not a number such as 7b"):
         number(text)
+
+
+def test_dollars():
+    assert [dollars(text) for text in ("$2M", "150k", "$1,000", " $ 3.5 ")] == [2e6, 150e3, 1000, 3.5]
+    with pytest.raises(ValueError, match="is not a number"):
+        dollars("2M$")

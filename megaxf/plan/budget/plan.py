@@ -1,0 +1,138 @@
+"""The plan: size, data, layout and time that belong together.
+
+A budget in GPU-hours buys tokens at the speed of the model, and the law's size depends on the tokens: both are repeated
+until they agree.
+"""
+
+from __future__ import annotations
+
+from math import log2, sqrt
+from typing import Any, NamedTuple
+
+from megaxf.plan.budget.request import COUNTS, Limit, Means, Request, check, given, tightest
+from megaxf.plan.budget.training import divide, expected_loss, known_flops
+from megaxf.plan.conventions import SECONDS_PER_DAY
+from megaxf.plan.errors import PlanError
+from megaxf.plan.laws.hyperparameters import advise
+from megaxf.plan.laws.optimum import Allocation
+from megaxf.plan.laws.surface import FLOPS_PER_WEIGHT
+from megaxf.plan.parameters import count
+from megaxf.plan.quantities import quantity
+from megaxf.plan.search.find import Choice, Found, search
+from megaxf.plan.search.space import Task
+from megaxf.plan.shape.propose import Sizes, Wish, propose
+
+FIRST_MFU = 0.4
+"""Where the search for the speed begins."""
+AGREED = 0.005
+MOST_ROUNDS = 12
+
+
+class Plan(NamedTuple):
+    """All that was decided."""
+
+    request: Request
+    means: Means
+    sizes: Sizes
+    training: Allocation
+    """Parameters as the law counts them; 6 x parameters x tokens is the compute that was asked for."""
+    loss_interval: Any
+    found: Found
+    limit: Limit | None
+
+    @property
+    def first(self) -> Choice:
+        """The fastest layout that fits."""
+        return self.found.best[0]
+
+    @property
+    def work_seconds(self) -> float:
+        """Of all steps."""
+        return self.training.tokens / (float(self.first.step.tokens_per_second_per_gpu) * self.means.world_size)
+
+    @property
+    def days(self) -> float:
+        """With saves and failures."""
+        return self.work_seconds * self.means.failures.factor(self.means.world_size) / SECONDS_PER_DAY
+
+    @property
+    def gpu_hours(self) -> float:
+        """Of all GPUs."""
+        return self.days * 24 * self.means.world_size
+
+    @property
+    def dollars(self) -> float | None:
+        """None where there is no price."""
+        return None if self.means.price is None else self.gpu_hours * self.means.price
+
+
+def plan(request: Request, means: Means) -> Plan:
+    """The plan. Raises PlanError where the request has none."""
+    check(request, means)
+    limit = tightest(request, means)
+    flops = known_flops(request, means)
+    if flops is not None:
+        found = _complete(request, means, divide(request, means.surface, flops), flops, limit)
+        if limit and found.gpu_hours > limit.gpu_hours * (1 + 1e-6):
+            raise PlanError(_too_much(found, limit))
+        return found
+    assert limit is not None
+    return _within(request, means, limit)
+
+
+def _within(request: Request, means: Means, limit: Limit) -> Plan:
+    """What a number of GPU-hours buys."""
+    hours = limit.gpu_hours / means.failures.factor(means.world_size)
+    flops = hours * 3600 * FIRST_MFU * means.hardware.peak("bf16")
+    for _ in range(MOST_ROUNDS):
+        found = _complete(request, means, divide(request, means.surface, flops), flops, limit)
+        bought = flops * limit.gpu_hours / found.gpu_hours
+        if abs(bought / flops - 1) < AGREED:
+            break
+        # Sizes come in steps, between which two rounds could alternate: go half of the way.
+        flops = sqrt(flops * bought)
+    return _complete(request, means, divide(request, means.surface, bought), bought, limit, found.sizes)
+
+
+def _complete(
+    request: Request, means: Means, training: Allocation, flops: float, limit: Limit | None, sizes: Sizes | None = None
+) -> Plan:
+    """The plan of a training. sizes: the shape, where it is decided."""
+    counts = COUNTS.get(means.law.counts, "matmul")
+    sizes = sizes or propose(Wish(training.parameters, counts, request.vocab_size), 1)[0].sizes
+    own = getattr(count(sizes), counts)
+    # The compute that was asked for is kept to the digit, where data and size do not fix it.
+    tokens = request.tokens or flops / FLOPS_PER_WEIGHT / own
+    loss, interval = expected_loss(request, means, own, tokens)
+    training = Allocation(own, tokens, loss)
+    batch = request.batch or suggested_batch(training, request.sequence_length, means.world_size)
+    task = Task(
+        sizes,
+        request.sequence_length,
+        batch,
+        means.hardware,
+        means.world_size,
+        means.hardware.memory,
+        request.compile,
+    )
+    return Plan(request, means, sizes, training, interval, search(task, 3), limit)
+
+
+def suggested_batch(training: Allocation, sequence_length: int, world_size: int) -> int:
+    """Sequences of a step: the middle of what laws say, at most the critical batch, and a number that ranks divide."""
+    advice = advise(training)
+    low, high = advice.batch_tokens()
+    wanted = min(sqrt(low * high), advice.critical_batch_tokens) / sequence_length
+    odd = world_size // (world_size & -world_size)
+    return int(odd * 2 ** max(0, round(log2(max(wanted / odd, 1)))))
+
+
+def _too_much(found: Plan, limit: Limit) -> str:
+    means, training = found.means, found.training
+    asked = " and ".join(given(found.request, "flops", "parameters", "tokens"))
+    price = "" if found.dollars is None else f", ${quantity(found.dollars)}"
+    return (
+        f"{asked}: {quantity(training.parameters)} parameters on {quantity(training.tokens)} tokens take "
+        f"{quantity(found.gpu_hours)} GPU-hours on {means.world_size:,} x {means.hardware.name} ({found.days:,.1f} "
+        f"days{price}), but {limit.option} allows {quantity(limit.gpu_hours)}; raise it, or leave {asked} to the law"
+    )

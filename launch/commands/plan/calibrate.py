@@ -14,7 +14,7 @@ GPU, and on a machine that does nothing else. Under torchrun, mpirun or srun all
 
 examples:
   megaxf plan calibrate -o profile.json
-  torchrun --nproc-per-node 8 launch/megaxf.py plan calibrate -o profile.json
+  torchrun --nproc-per-node 8 -m launch.megaxf plan calibrate -o profile.json
   megaxf plan throughput run.yaml --profile profile.json
 """
 

@@ -94,7 +94,7 @@ def links(layout: Layout, hardware: Hardware, constants: Constants) -> Links:
     if hardware.network_bandwidth is None and np.any(layout.world_size > hardware.node_size):
         raise PlanError(
             f"{layout.world_size} ranks are more than the {hardware.node_size} of one node, and the hardware table "
-            f"has no network for {hardware.name}; give network_gb_s in a file for --hardware"
+            f"has no network for {hardware.name}; give network_gb_s in a file for --hardware, or calibrate over nodes"
         )
     return Links(
         groups,

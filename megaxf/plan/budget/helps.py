@@ -55,4 +55,4 @@ def _twice(found: Plan) -> Iterator[Help]:
     rate = float(best.step.tokens_per_second_per_gpu) * size
     days = found.training.tokens / rate * means.failures.factor(size) / SECONDS_PER_DAY
     cost = days * size / (found.days * means.world_size) - 1
-    yield Help("twice the GPUs", 1 - days / found.days, f"{days:,.2f} days for {cost:+.1%} GPU-hours")
+    yield Help("twice the GPUs", 1 - days / found.days, f"for {cost:+.1%} GPU-hours")

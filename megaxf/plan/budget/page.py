@@ -24,6 +24,9 @@ from megaxf.plan.throughput.page import REMEDIES, limit
 MANY_EPOCHS = 4
 """Beyond so many, repeated data is worth clearly less than new data (arXiv 2305.16264)."""
 
+SHORT = 2.0
+"""Days below which hours are told."""
+
 
 def values(found: Plan) -> dict[str, Any]:
     """All of it for JSON."""
@@ -58,13 +61,18 @@ def page(found: Plan) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
+def duration(days: float) -> str:
+    """In days, or in hours where these are few."""
+    return f"{days:,.1f} days" if days >= SHORT else f"{24 * days:.2f} hours"
+
+
 def _question(found: Plan) -> Iterator[str]:
     means = found.means
     price = "" if means.price is None else f" at ${means.price:.2f} an hour"
     yield f"On {means.world_size:,} x {means.hardware.name}{price}"
     if found.limit:
         days = found.limit.gpu_hours / means.world_size / 24
-        yield f"  {found.limit.option}: {quantity(found.limit.gpu_hours)} GPU-hours, {days:,.2f} days of all GPUs"
+        yield f"  {found.limit.option}: {quantity(found.limit.gpu_hours)} GPU-hours, {duration(days)} of all GPUs"
 
 
 def _training(found: Plan) -> Iterator[str]:
@@ -126,7 +134,7 @@ def _cost(found: Plan) -> Iterator[str]:
     hours = failures.mean_seconds(means.world_size) / 3600
     rows = [
         ["steps", f"{steps_for(found.found.task, found.training.tokens):,}"],
-        ["days", f"{found.days:,.2f}, of which {lost:.1%} for saves and failures"],
+        ["time", f"{duration(found.days)}, of which {lost:.1%} for saves and failures"],
         ["save every", f"{every / 60:,.0f} minutes, where something fails every {hours:,.1f} hours"],
         ["GPU-hours", quantity(found.gpu_hours)],
     ]

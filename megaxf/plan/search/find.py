@@ -10,6 +10,7 @@ first, until enough of them fit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import process_time
 from typing import NamedTuple
 
 import numpy as np
@@ -50,10 +51,13 @@ class Found(NamedTuple):
     """Those of them that may fit by the bound."""
     counted: int
     """Those whose ledger was made."""
+    seconds: float
+    """That the search took, of one core."""
 
 
 def search(task: Task, many: int = 10) -> Found:
     """The `many` fastest layouts that fit. Raises PlanError where the rules allow none, or none fits."""
+    start = process_time()
     every = list(candidates(task))
     if not every:
         raise PlanError(_nothing_valid(task))
@@ -70,7 +74,7 @@ def search(task: Task, many: int = 10) -> Found:
                 break
     if not best:
         raise PlanError(_nothing_fits(task, every, bounds))
-    return Found(task, best, len(every), len(light), counted)
+    return Found(task, best, len(every), len(light), counted, process_time() - start)
 
 
 def choice(task: Task, candidate: Candidate) -> Choice:

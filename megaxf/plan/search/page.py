@@ -21,13 +21,12 @@ def values(found: Found, beside: Choice | None = None, place: int | None = None)
     task = found.task
     best = [_values(chosen, task.world_size) for chosen in found.best]
     own = None if beside is None else _values(beside, task.world_size) | {"rank": place}
-    counts = {name: getattr(found, name) for name in ("candidates", "predicted", "counted")}
+    counts = {name: getattr(found, name) for name in ("candidates", "predicted", "counted", "seconds")}
     return {"hardware": task.hardware.name, "world_size": task.world_size, **counts, "best": best, "beside": own}
 
 
 def _values(chosen: Choice, world_size: int) -> dict[str, Any]:
-    step, most = chosen.step, fullest(chosen.ledgers)
-    groups = {group: most.at(most.moment, group) for group in GROUPS}
+    step, groups = chosen.step, _groups(chosen)
     return chosen.candidate._asdict() | {
         "data_parallel_size": chosen.candidate.data_parallel_size(world_size),
         "seconds": float(step.seconds),
@@ -35,9 +34,15 @@ def _values(chosen: Choice, world_size: int) -> dict[str, Any]:
         "mfu": float(step.mfu),
         "items": {name: float(seconds) for name, seconds in step.items.items()},
         "bytes": chosen.need,
-        "fullest_stage": most.stage,
+        "fullest_stage": fullest(chosen.ledgers).stage,
         "groups": {group: size for group, size in groups.items() if size},
     }
+
+
+def _groups(chosen: Choice) -> dict[str, int]:
+    """Bytes by kind on the fullest rank, when it holds the most."""
+    most = fullest(chosen.ledgers)
+    return {group: most.at(most.moment, group) for group in GROUPS}
 
 
 def page(found: Found, beside: Choice | None = None, place: int | None = None) -> str:
@@ -56,17 +61,17 @@ def _head(found: Found) -> Iterator[str]:
         f"{task.global_batch_size:,} sequences of {task.sequence_length:,} = {tokens} tokens"
     )
     yield (
-        f"  {found.candidates:,} are allowed, {found.predicted:,} of them may fit by a lower bound; "
-        f"{found.counted} were counted to find the fastest {len(found.best)} that do"
+        f"  {found.candidates:,} are allowed, {found.predicted:,} may fit by a lower bound, {found.counted} were "
+        f"counted to find the fastest {len(found.best)} that do; {found.seconds:.1f} s of one core"
     )
 
 
 def _table(found: Found) -> Iterator[str]:
     head = ["", "TP", "CP", "PP", "schedule", "DP", "ZeRO", "micro", "recompute"]
-    head += ["s a step", "tokens/s a GPU", "MFU", "bubble", "GiB"]
+    head += ["s a step", "tokens/s a GPU", "MFU", "bubble", "GiB", "states", "activations"]
     rows = []
     for place, chosen in enumerate(found.best, 1):
-        candidate, step = chosen.candidate, chosen.step
+        candidate, step, groups = chosen.candidate, chosen.step, _groups(chosen)
         rows.append(
             [
                 f"{place}.",
@@ -83,6 +88,8 @@ def _table(found: Found) -> Iterator[str]:
                 f"{float(step.mfu):.1%}",
                 f"{float(step.items['pipeline bubble'] / step.seconds):.1%}",
                 f"{chosen.need / GIB:.1f}",
+                f"{sum(groups[name] for name in ('weights', 'gradients', 'optimizer')) / GIB:.1f}",
+                f"{groups['activations'] / GIB:.1f}",
             ]
         )
     yield from table(rows, head, left=(0, 4, 8))
@@ -91,8 +98,7 @@ def _table(found: Found) -> Iterator[str]:
 def _memory(chosen: Choice, limit_bytes: float) -> Iterator[str]:
     most = fullest(chosen.ledgers)
     yield f"The first one's memory, on stage {most.stage}: {chosen.need / GIB:.1f} of {limit_bytes / GIB:.1f} GiB"
-    sizes = {group: most.at(most.moment, group) for group in GROUPS}
-    rows = [[group, f"{size / GIB:.2f}", GROUPS[group]] for group, size in sizes.items() if size]
+    rows = [[group, f"{size / GIB:.2f}", GROUPS[group]] for group, size in _groups(chosen).items() if size]
     yield from table(rows, ["", "GiB", ""], left=(0, 2))
 
 

@@ -108,6 +108,27 @@ def _stores_have_a_cache(data: Any) -> Iterator[str]:
         yield f"data.cache.folder = {data.cache.folder} has no effect, since no source is in a store; remove data.cache"
 
 
+def _text_comes_alone_and_in_a_row(data: Any) -> Iterator[str]:
+    texts = {name: source for name, source in data.sources.items() if source.dataset}
+    for name, source in texts.items():
+        idle = {
+            "data.packing": data.packing != "concat",
+            "data.lanes": data.lanes,
+            "data.phases": data.phases,
+            "data.longest_sequence_length": data.longest_sequence_length,
+            "data.skip_steps": data.skip_steps,
+            f"data.sources.{name}.max_epochs": source.max_epochs,
+            f"data.sources.{name}.train_on": source.train_on != "all",
+            f"data.sources.{name}.fill_in_the_middle": source.fill_in_the_middle,
+            "other sources": len(data.sources) > 1,
+        }
+        if given := [key for key, value in idle.items() if value]:
+            yield (
+                f"data.sources.{name}.dataset is tokenised while training, one document after the other, which does "
+                f"not go with {', '.join(given)}; use megaxf prepare, or remove what does not go with it"
+            )
+
+
 def _batches_are_whole(train: Any) -> Iterator[str]:
     if train.global_batch_size % train.micro_batch_size:
         yield (
@@ -145,6 +166,7 @@ CHECKS: dict[Callable[..., Iterator[str]], tuple[str, ...]] = {
     _skipped_steps_are_of_this_run: ("data", "train"),
     _lengths_are_parts_of_the_longest: ("data",),
     _stores_have_a_cache: ("data",),
+    _text_comes_alone_and_in_a_row: ("data",),
     _batches_are_whole: ("train",),
     _schedule_fits_the_run: ("schedule", "train"),
     _peak_is_the_peak: ("schedule", "optimizer"),

@@ -27,10 +27,20 @@ class FillInTheMiddle(Section):
 
 
 class Source(Section):
-    """One shard folder made by `megaxf prepare`, on a disk or in a store."""
+    """One shard folder made by `megaxf prepare`, on a disk or in a store; or, for a trial, text as it is."""
 
-    folder: str
+    folder: str = ""
     """Or a URL such as s3://bucket/folder, which is read through `data.cache`."""
+    dataset: str | None = None
+    """In the place of a folder: text that is tokenised while training, which is whatever `megaxf prepare` takes."""
+    tokenizer: str | None = None
+    """With dataset: the folder of the tokenizer."""
+    text_field: str | None = None
+    """With dataset: the field or column of the text; `text` unless said otherwise."""
+    dataset_split: str | None = None
+    """With dataset: the split of a Hugging Face data set; `train` unless said otherwise."""
+    streaming: bool = False
+    """With dataset: it is a name on the Hugging Face hub, and is read without downloading it first."""
     weight: PositiveFloat | None = None
     """Share of the rows drawn from this source, relative to the sum of all weights; 1 unless said otherwise."""
     tokens: PositiveFloat | None = None
@@ -48,6 +58,18 @@ class Source(Section):
         given = [unit for unit in UNITS if getattr(self, unit) is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are given; the share of a source is one of {', '.join(UNITS)}")
+        return self
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Source:
+        if bool(self.folder) == bool(self.dataset):
+            raise ValueError("give a folder made by megaxf prepare, or a dataset with a tokenizer")
+        if self.dataset and not self.tokenizer:
+            raise ValueError(f"dataset = {self.dataset} is tokenised while training; give its tokenizer, a folder")
+        online = {name: getattr(self, name) for name in ("tokenizer", "text_field", "dataset_split", "streaming")}
+        idle = [name for name, value in online.items() if value]
+        if self.folder and idle:
+            raise ValueError(f"{' and '.join(idle)}: no effect on a folder, whose text is tokenised; remove it")
         return self
 
     @field_validator("train_on")

@@ -82,6 +82,14 @@ class Batches:
         """The full vocabulary of the tokenizer that made the tokens."""
         return max(dataset.manifest.vocab_size for dataset in self.datasets)
 
+    def tokenizer_folder(self) -> Path:
+        """The files of the tokenizer that made the tokens."""
+        return self.datasets[0].tokenizer_folder()
+
+    def limits(self) -> list[str]:
+        """None: see `OnlineBatches`."""
+        return []
+
     @cached_property
     def phases(self) -> Phases:
         """Which samples are a step's; without phases in the settings, batches of one."""

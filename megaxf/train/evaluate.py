@@ -39,7 +39,7 @@ def validation_rows(run: Run) -> dict[str, EvaluationRows]:
 
     Raises ConfigError where evaluation is asked for and no source has any, DataError where a folder is damaged.
     """
-    splits = {name: manifest_of(run, name).splits for name in run.data.sources}
+    splits = {name: manifest_of(run, name).splits for name, source in run.data.sources.items() if source.folder}
     names = [name for name, found in splits.items() if "validation" in found and found["validation"].tokens > 1]
     if not names and (run.evaluate.every or run.evaluate.sequences):
         raise ConfigError(

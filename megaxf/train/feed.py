@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import torch
 
-from data_pipeline.loader.batches import Batches
 from data_pipeline.loader.ring import Request, Ring
 from data_pipeline.loader.share import DataShare
 from data_pipeline.loader.torch import pinned
@@ -16,6 +15,7 @@ from megaxf.config import Run
 from megaxf.config_data import portion_at
 from megaxf.engine import TorchBatch, micro_batches, to_torch
 from megaxf.parallel.mesh import Mesh
+from megaxf.train.sources import AnyBatches
 
 
 class Feed:
@@ -26,7 +26,7 @@ class Feed:
     """
 
     def __init__(
-        self, batches: Batches, run: Run, mesh: Mesh, device: torch.device, position: int, steps_made: int
+        self, batches: AnyBatches, run: Run, mesh: Mesh, device: torch.device, position: int, steps_made: int
     ) -> None:
         self.position = position
         """The first sample of the batch that `next` gives."""

@@ -37,7 +37,7 @@ from megaxf.train.positions import Positions
 from megaxf.train.resolved import page, resolve
 from megaxf.train.run_folder import RunFolder
 from megaxf.train.schedules import rate_of
-from megaxf.train.sources import check_files, epoch_warnings, open_batches
+from megaxf.train.sources import check_files, epoch_warnings, open_run
 from megaxf.train.start import Position, load, look, same_on_all_ranks
 from megaxf.train.throughput import Peak, find_peak, flops_per_token, hardware_flops_per_token
 
@@ -64,7 +64,7 @@ def train(
     if standing.step >= run.train.steps:
         report.say(f"{run.run_folder} stands at step {standing.step} of {run.train.steps}: nothing is left to do")
         return Outcome.DONE
-    batches, validation = guards.agreed(mesh, lambda: (open_batches(run, "train"), validation_rows(run)))
+    batches, validation = guards.agreed(mesh, lambda: (open_run(run), validation_rows(run)))
     guards.agreed(mesh, lambda: check_files(batches) if mesh.rank == 0 else None)
     guards.agreed(mesh, lambda: epoch_warnings(run, batches))
     same_on_all_ranks(run, batches, mesh)
@@ -74,7 +74,7 @@ def train(
     if mesh.rank == 0:
         folder.write_start(run, environment)
         report.page(page(resolve(run, mesh.world_size)))
-    for sentence in standing.sentences:
+    for sentence in [*standing.sentences, *batches.limits()]:
         report.warn(sentence)
     peak = find_peak(run, mesh, device)
     report.say(_start_line(position, environment, peak))
@@ -202,7 +202,7 @@ class Trainer:
             {"samples": samples, "tokens": tokens, "data": self.feed.batches.state(samples)},
             self.mesh,
             config=to_yaml(self.run),
-            tokenizer=self.feed.batches.datasets[0].tokenizer_folder(),
+            tokenizer=self.feed.batches.tokenizer_folder(),
             keep_last=self.run.checkpoint.keep_last,
         )
         self.saved_step = step

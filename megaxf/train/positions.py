@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.audit.positions import Point
-from data_pipeline.loader.batches import Batches
+from megaxf.train.sources import AnyBatches
 
 
 class Positions:
@@ -23,7 +23,7 @@ class Positions:
         _drop_torn_line(file)
 
     def start(
-        self, point: Point, batches: Batches, *, data_ranks: int, global_batch_size: int, reached: int | None
+        self, point: Point, batches: AnyBatches, *, data_ranks: int, global_batch_size: int, reached: int | None
     ) -> None:
         """A run begins or goes on. reached: the last step of which the start before has left a trace."""
         parts = batches.longest // batches.sequence_length

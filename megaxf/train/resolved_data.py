@@ -39,12 +39,17 @@ def resolve_sources(run: Run, problems: list[str], warnings: list[str]) -> dict[
 def _alone(run: Run, name: str, problems: list[str], warnings: list[str]) -> dict[str, Any]:
     source = run.data.sources[name]
     found: dict[str, Any] = {
-        "folder": source.folder,
+        "folder": source.dataset or source.folder,
         "share": _share(run, name),
         "tokens": None,
         "epochs": None,
         "validation": None,
     }
+    if source.dataset:
+        warnings.append(
+            f"data.sources.{name}.dataset = {source.dataset} is tokenised while training: it is not checked"
+        )
+        return found
     if not Path(source.folder).exists():
         where = "in a store" if "://" in source.folder else "not on this machine"
         warnings.append(f"data.sources.{name}.folder = {source.folder} is {where}: its data is not checked")

@@ -11,11 +11,13 @@ from data_pipeline.format.dataset import open_dataset
 from data_pipeline.format.manifest import Manifest, read_manifest
 from data_pipeline.loader.batches import Batches, check_vocabulary
 from data_pipeline.loader.settings import OrderOptions, PhaseOptions, SourceOptions
+from data_pipeline.online.batches import OnlineBatches, check_online_vocabulary
 from data_pipeline.order.lanes import Lanes
 from data_pipeline.order.mixture import Share, check_epochs
 from data_pipeline.order.skips import Skips
 from data_pipeline.rows.fill_in_the_middle import FillInTheMiddle, find_marks
 from data_pipeline.rows.reader import RowOptions
+from data_pipeline.sources.base import ReadOptions
 from data_pipeline.stream.cache import open_store
 from data_pipeline.stream.options import CacheOptions
 from data_pipeline.stream.store import Retries, is_url
@@ -24,6 +26,23 @@ from megaxf.config import Run
 from megaxf.config_data import Source, samples_before
 
 _GIB = 2**30
+
+AnyBatches = Batches | OnlineBatches
+
+
+def open_run(run: Run) -> AnyBatches:
+    """What a run trains on. Raises DataError where it does not fit the run."""
+    source = next(iter(run.data.sources.values()))
+    if not source.dataset:
+        return open_batches(run, "train")
+    data, split = run.data, source.dataset_split
+    options = ReadOptions(source.text_field or "text", split=split, streaming=source.streaming)
+    assert source.tokenizer  # the configuration sees to it
+    batches = OnlineBatches(
+        [source.dataset], source.tokenizer, data.sequence_length, run.seed, data.isolate_documents, options=options
+    )
+    check_online_vocabulary(batches, run.model.vocab_size)
+    return batches
 
 
 def open_batches(run: Run, split: str, names: list[str] | None = None) -> Batches:
@@ -51,13 +70,15 @@ def manifest_of(run: Run, name: str) -> Manifest:
     return read_manifest(folder)
 
 
-def check_files(batches: Batches) -> None:
+def check_files(batches: AnyBatches) -> None:
     """Raises DataError where files of the sources are missing or cut; looks at each, so one rank does it for all."""
+    if isinstance(batches, OnlineBatches):
+        return
     for dataset in batches.datasets:
         dataset.check_sizes()
 
 
-def epoch_warnings(run: Run, batches: Batches) -> list[str]:
+def epoch_warnings(run: Run, batches: AnyBatches) -> list[str]:
     """A sentence for each source that the run reads more often than its max_epochs; raises DataError where that is to
     be refused."""
     limits = {name: one.max_epochs for name, one in run.data.sources.items() if one.max_epochs is not None}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from data_pipeline.loader.batches import Batches
 from data_pipeline.loader.state import describe_change
+from data_pipeline.online.batches import OnlineBatches
 from data_pipeline.order.phases import Phases
 from megaxf import checkpoint
 from megaxf.checkpoint.weights import CONFIG
@@ -18,6 +18,7 @@ from megaxf.train.console import Report
 from megaxf.train.guards import agreed
 from megaxf.train.resume import compare
 from megaxf.train.run_folder import RunFolder
+from megaxf.train.sources import AnyBatches
 
 
 class Position(NamedTuple):
@@ -59,7 +60,7 @@ def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool) -> Standing
     return standing
 
 
-def same_on_all_ranks(run: Run, batches: Batches, mesh: Mesh) -> None:
+def same_on_all_ranks(run: Run, batches: AnyBatches, mesh: Mesh) -> None:
     """Raises ConfigError where ranks were started with different settings or see different data; collective."""
     for what, value in (("settings", to_yaml(run)), ("data", batches.fingerprint)):
         values = gather_objects(value, mesh)
@@ -71,7 +72,7 @@ def same_on_all_ranks(run: Run, batches: Batches, mesh: Mesh) -> None:
             )
 
 
-def load(folder: RunFolder, engine: Engine, mesh: Mesh, batches: Batches, report: Report) -> Position:
+def load(folder: RunFolder, engine: Engine, mesh: Mesh, batches: AnyBatches, report: Report) -> Position:
     """The newest sound checkpoint into the engine; collective."""
     extra: dict[str, Any] | None = checkpoint.load_latest(folder.checkpoints, engine, mesh, report.warn)
     if extra is None:
@@ -79,6 +80,8 @@ def load(folder: RunFolder, engine: Engine, mesh: Mesh, batches: Batches, report
     if extra["data"] is not None:  # None: imported weights, trained on data of elsewhere
         for sentence in describe_change(extra["data"], batches.state(extra["samples"])):
             report.warn(f"since {extra['path']}: {sentence}")
+        if isinstance(batches, OnlineBatches):
+            batches.go_on(extra["data"])
     _check_phases(batches.phases, Position(extra["step"], extra["samples"]), extra["path"])
     return Position(extra["step"], extra["samples"], extra["tokens"])
 

@@ -1,0 +1,1 @@
+"""Batches of text that is tokenised while training, for quick trials."""

@@ -15,7 +15,7 @@ from data_pipeline.audit.coverage import Coverage
 START_TOKENS = 24
 """Of each passage, whose text a line shows."""
 
-_COLUMNS = ("rank", "row", "source", "document", "from", "tokens", "of", "at", "begins")
+_COLUMNS = ("rank", "row", "at", "source", "document", "from", "its tokens", "begins")
 
 
 def print_coverage(found: Coverage, console: Console) -> None:
@@ -44,7 +44,7 @@ def print_coverage(found: Coverage, console: Console) -> None:
 
 def print_batch(reader: StepReader, passages: Iterable[Passage], whole: bool, console: Console) -> None:
     """A line for each passage as it is found; whole: with all of its text."""
-    widths = (4, 4, 12, 10, 32, 7, 7, 6, 0)
+    widths = (4, 5, 6, 10, 10, 32, 18, 0)
 
     def line(values: tuple[Any, ...]) -> None:
         cells = [str(value).ljust(width) for value, width in zip(values, widths, strict=True)]
@@ -54,8 +54,8 @@ def print_batch(reader: StepReader, passages: Iterable[Passage], whole: bool, co
     for one in passages:
         text = reader.text(one, None if whole else START_TOKENS) or ""
         begins = "" if whole else repr(text)[1:-1][:60]
-        of = f"{one.document_tokens:,}" if not one.offset else f"{one.document_tokens:,}+{one.offset:,}"
-        line((one.rank, one.row, one.source, one.document, one.origin or "-", one.tokens, of, one.column, begins))
+        tokens = f"{one.offset}-{one.offset + one.tokens} of {one.document_tokens}"
+        line((one.rank, one.row, one.column, one.source, one.document, one.origin or "-", tokens, begins))
         if whole:
             console.print(text, highlight=False, soft_wrap=True, markup=False)
 

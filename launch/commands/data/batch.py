@@ -8,11 +8,12 @@ from typing import Any
 HELP = "show which documents were in a step of a run, rank by rank and row by row"
 
 EPILOG = """\
-Each line is the part of one document that stands in one row: the data-parallel rank and its row, the source, the
-number of the document and the file and line that it came from, how many of its tokens the row holds (of all that the
-document has, + how many came before), where they stand in the row, and how the text begins. A row of N inputs holds
-N + 1 tokens, of which the last is a target only. What the step read is computed from positions.jsonl in the run
-folder, so that it holds for any step, made or yet to come. Nothing is trained, and no GPU is needed.
+Each line is the part of one document that stands in one row: the data-parallel rank and its row, where in the row the
+part begins, the source, the number of the document there, the file and line that it came from, which of its tokens the
+row holds, and how their text begins. A row of N inputs holds N + 1 tokens, of which the last is a target only.
+
+What a step read is computed from positions.jsonl in the run folder, so that it can be told of any step, made or yet to
+come. Pieces of documents that fill-in-the-middle rearranges stand here as they were before.
 
 examples:
   megaxf data batch runs/mine 1200

@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exports and says where to."""
     import json
+    from pathlib import Path
 
     from data_pipeline.format.export import export_megatron
     from data_pipeline.format.manifest import read_manifest
@@ -42,5 +43,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps({split: [str(path) for path in paths] for split, paths in written.items()}, indent=1))
     else:
         for split, paths in written.items():
-            print(f"{split}: {len(paths)} pairs of .bin and .idx, listed in {arguments.output}/{split}.txt")
+            pairs = "1 pair" if len(paths) == 1 else f"{len(paths):,} pairs"
+            print(f"{split}: {pairs} of .bin and .idx, listed in {Path(arguments.output) / f'{split}.txt'}")
     return 0

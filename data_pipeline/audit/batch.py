@@ -142,10 +142,13 @@ def _origin(dataset: TokenDataset, document: int) -> str | None:
 
 def _open(state: State, folders: Mapping[str, str], cache: CacheOptions | None) -> Batches:
     """The loader that a start of a run had, but for what does not decide which tokens are in a row."""
+    names = sorted(state["sources"])
+    for name in names:
+        if state["sources"][name][1].startswith("online"):
+            raise DataError(f"{name} was tokenised while training; documents can be told of prepared shards only")
     missing = sorted(state["sources"].keys() - folders.keys())
     if missing:
         raise DataError(f"data.sources.{missing[0]} was read in this step and is no source of the run any more")
-    names = sorted(state["sources"])
     phases = [
         PhaseOptions(step, batch, length, dict(zip(names, weights, strict=True)))
         for step, _, batch, length, weights in state["phases"]

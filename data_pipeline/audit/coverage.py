@@ -32,7 +32,8 @@ class Coverage:
     passed_over: dict[str, int] = field(default_factory=dict)
     """Tokens of each source that will not come again in their epoch: skips, and what changes of length cost."""
     epochs: dict[str, float] = field(default_factory=dict)
-    """How far each source has come, what was passed over included; of the sources that the run has now."""
+    """How far each source has come, what was passed over included; of the sources that the run has now,
+    and whose length is known: text that is tokenised while training has none."""
     changes: list[str] = field(default_factory=list)
     """What a start changed in the settings of the data."""
     problems: list[str] = field(default_factory=list)
@@ -59,7 +60,8 @@ def cover(sessions: Sequence[Session]) -> Coverage:
             read = end
     for name, place in dealt.places(read).items():
         found.tokens[name] += 0  # A source that has given nothing yet is listed, too.
-        found.epochs[name] = place.tokens / dealt.epoch_tokens[name]
+        if size := dealt.epoch_tokens[name]:
+            found.epochs[name] = place.tokens / size
         found.passed_over[name] = place.tokens - found.tokens[name]
     return found
 

@@ -70,9 +70,9 @@ def _starts(found: Coverage) -> Iterable[tuple[str, ...]]:
 
 def _sources(found: Coverage) -> Iterable[tuple[str, ...]]:
     for name, tokens in sorted(found.tokens.items()):
-        gone = name not in found.epochs
-        rest = ("-", "-") if gone else (f"{found.epochs[name]:.3f}", f"{found.passed_over[name]:,}")
-        yield (name, f"{tokens:,}", *rest)
+        epochs = f"{found.epochs[name]:.3f}" if name in found.epochs else "-"
+        passed_over = f"{found.passed_over[name]:,}" if name in found.passed_over else "-"
+        yield name, f"{tokens:,}", epochs, passed_over
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:

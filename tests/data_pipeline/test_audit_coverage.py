@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_pipeline.audit.batch import StepReader
 from data_pipeline.audit.coverage import as_json, cover
 from data_pipeline.audit.lineage import trace
 from data_pipeline.audit.positions import Point, Session, read_positions
@@ -23,7 +24,7 @@ PHASES = [(0, 4, 8, (1, 1)), (5, 8, 8, (1, 1)), (9, 4, 16, (1, 3))]
 
 def phases_of(skips=(), phases=PHASES) -> Phases:
     longest = max(length for _, _, length, _ in phases)
-    return Phases([Phase(*phase) for phase in phases], longest, list(UNITS.values()), Skips(skips))
+    return Phases([Phase(*phase) for phase in phases], longest, list(UNITS.values())[: len(phases[0][3])], Skips(skips))
 
 
 def session(step: int, *more: int, skips=(), phases=PHASES, ranks=1, reached=None, digest="d", samples=None, **state):
@@ -44,7 +45,7 @@ def session(step: int, *more: int, skips=(), phases=PHASES, ranks=1, reached=Non
         "skips": [list(one) for one in skips],
         "sources": {"a": [digest, "concat, train on all"], "b": ["e", "concat, train on all"]},
     }
-    return Session(f"start at {step}", ranks, 4, UNITS, known | state, reached, points)
+    return Session(f"start at {step}", ranks, 4, dict(UNITS), known | state, reached, points)
 
 
 def enumerate_lineage(lineage):
@@ -157,6 +158,19 @@ def test_a_source_that_joins_is_said_and_other_targets_are_no_fault():
     assert found.problems == [] and "has rows made otherwise" in found.changes[0]
     later.state["sources"]["b"] = ["e", "best_fit, train on all"]
     assert "has rows made otherwise: concat before, best_fit now" in cover([session(0, 4), later]).problems[0]
+
+
+def test_text_that_is_tokenised_while_training():
+    """Nobody knows its length, and its documents are in no shard."""
+    one = session(0, 4, phases=[(0, 1, 8, (1,))])
+    one.rows.clear()
+    one.rows["text"] = 0
+    one.state["sources"] = {"text": ["d", "online, in order"]}
+    one.points[1] = Point(4, 16)
+    found = cover([one])
+    assert (found.problems, dict(found.tokens), found.epochs) == ([], {"text": 128}, {})
+    with pytest.raises(DataError, match="text was tokenised while training; documents can be told of prepared shards"):
+        StepReader(trace([one]).part_of(1), {})
 
 
 def test_a_record_that_contradicts_its_batch_sizes():

@@ -160,7 +160,9 @@ def test_the_page_of_a_batch(make, capsys):
     lines = [line.split() for line in page.splitlines()[1:]]
     assert {(int(line[0]), int(line[1])) for line in lines} == {(0, row) for row in range(4)}
     for one in passages:
-        assert any(line[2:6] == [str(one["column"]), one["source"], str(one["document"]), one["origin"]] for line in lines)
+        assert any(
+            line[2:6] == [str(one["column"]), one["source"], str(one["document"]), one["origin"]] for line in lines
+        )
     assert main(["data", "batch", run.run_folder, "1", "--text"]) == 0
     assert passages[-1]["text"] in capsys.readouterr().out
     assert main(["data", "batch", run.run_folder, "4"]) == 0

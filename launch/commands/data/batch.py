@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError(f"STEP = {arguments.step} is not a step; the first one is 1")
     part = trace(read_positions(Path(arguments.run) / POSITIONS)).part_of(arguments.step)
     settings = load_run(Path(arguments.run) / "config.yaml")
-    folders = {name: source.folder for name, source in settings.data.sources.items()}
+    folders = {name: source.folder for name, source in settings.data.sources.items() if source.folder}
     reader = StepReader(part, folders, cache_options(settings))
     passages = reader.passages(arguments.step, arguments.world_size, arguments.rank)
     if arguments.json:

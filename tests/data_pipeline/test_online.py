@@ -124,13 +124,17 @@ def test_a_state_spares_the_text_before_it(tmp_path, texts, tokenizer, small, mo
 
 
 def test_a_shuffled_epoch_has_every_document_once(tmp_path, tokenizer, small):
+    """Units come in another order in each epoch, and so do the documents of each: 150 lines of 20 bytes."""
     texts = [f"{number:06d}." for number in range(2000)]
     loader = opened(write_jsonl(tmp_path / "a.jsonl", texts), tokenizer, shuffle=True)
     tokens = loader.rows(0, 2 * len(texts) * 8 // LENGTH).tokens.reshape(2, len(texts), 8)
     numbers = [[int(bytes(document[:6].tolist())) for document in epoch] for epoch in tokens]
     assert (tokens[:, :, -1] == EOD).all()
     assert [sorted(epoch) for epoch in numbers] == [list(range(2000))] * 2
-    assert numbers[0] != numbers[1] and numbers[0] != sorted(numbers[0])
+    units = [list(dict.fromkeys(number // 150 for number in epoch)) for epoch in numbers]
+    assert len({tuple(order) for order in [*units, range(14)]}) == 3
+    inner = [tuple(n % 150 for n in epoch if n // 150 == unit) for epoch in numbers for unit in (0, 1)]
+    assert len(set(inner) | {tuple(range(150))}) == 5
 
 
 def test_streamed_sets_resume_in_the_middle_of_a_file(tmp_path, texts, tokenizer, small, monkeypatch):

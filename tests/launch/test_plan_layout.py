@@ -19,6 +19,9 @@ def test_layout_numbers_and_a_run_that_passes_the_check(tmp_path, capsys):
     first = found["best"][0]
     assert sum(first["items"].values()) == pytest.approx(first["seconds"])
     assert first["tokens_per_second_per_gpu"] == pytest.approx(256 * 8192 / first["seconds"] / 64)
+    # Field report 102: model FLOPs a token by hand (no recomputation), over all GPUs and the dense peak.
+    speed, flops = 256 * 8192 / first["seconds"], 51_471_187_968
+    assert first["mfu"] == pytest.approx(flops * speed / (64 * 989.4e12))
     assert main(["pretrain", str(file), "--check", "--world-size", "64", "--json"]) == 0
     settings = json.loads(capsys.readouterr().out)["settings"]
     for section in ("parallel", "engine", "train"):

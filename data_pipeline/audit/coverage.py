@@ -50,14 +50,13 @@ def cover(sessions: Sequence[Session]) -> Coverage:
             _compare(found, old, part)
             found.problems += _moved(dealt, new, read, part)
         old, dealt = part, new
-        if part.first.samples < part.end.samples:
-            first, end = new.span(part.first.samples, part.end.samples)
-            found.problems += _jumps(new, read, first, part)
-            found.samples += part.end.samples - part.first.samples
-            found.skipped += new.skipped(read, end)
-            for span in new.read(first, end):
-                found.tokens.update(new.tokens(*span))
-            read = end
+        first, end = new.span(part.first.samples, part.end.samples)
+        found.problems += _jumps(new, read, first, part)
+        found.samples += part.end.samples - part.first.samples
+        found.skipped += new.skipped(read, end)
+        for span in new.read(first, end):
+            found.tokens.update(new.tokens(*span))
+        read = end
     for name, place in dealt.places(read).items():
         found.tokens[name] += 0  # A source that has given nothing yet is listed, too.
         if size := dealt.epoch_tokens[name]:

@@ -48,7 +48,7 @@ class Dealt:
         self._stretches = Phases(phases, state["longest"], units, self._skips).stretches
 
     def span(self, first: int, end: int) -> Span:
-        """The numbers of the samples at positions first to end - 1, which there are, and all between them."""
+        """From the number of the sample at a position to behind that of the one before another position."""
         ends = self._skips.apply(np.asarray([first, end - 1], dtype=np.int64)).tolist()
         return ends[0], ends[1] + 1
 

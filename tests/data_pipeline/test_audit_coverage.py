@@ -144,6 +144,12 @@ def test_what_was_not_read_once_is_named(second, said):
     found = cover([session(0, 4), second])
     assert any(said in problem for problem in found.problems), found.problems
     assert not as_json(found)["whole"]
+    assert not any("other data" in change for change in found.changes), "said once"
+
+
+def test_later_phases_may_change_even_right_where_a_start_goes_on():
+    found = cover([session(0, 4), session(4, 8, phases=[PHASES[0], (4, 4, 16, (1, 3))])])
+    assert found.problems == [] and "none of which was read yet" in found.changes[0]
 
 
 def test_a_skip_that_is_taken_back_brings_samples_again():

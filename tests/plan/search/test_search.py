@@ -14,6 +14,7 @@ from megaxf.plan.search.bound import least_bytes
 from megaxf.plan.search.find import choice, rank, search
 from megaxf.plan.search.runfile import steps_for
 from megaxf.plan.search.space import Candidate, Task, as_run, candidates, columns
+from megaxf.plan.stages import SCHEDULES
 from megaxf.plan.throughput.hardware import find
 from megaxf.plan.throughput.layout import layout
 from megaxf.plan.throughput.step import predict
@@ -103,17 +104,20 @@ def test_the_bound_is_below_every_ledger(brute):
     assert np.median(bounds / sizes) > 0.95
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(
     ("name", "length", "batch", "ranks"), [("llama3-8b", 8192, 64, 64), ("llama3-405b", 8192, 1024, 4096)]
 )
-def test_the_bound_is_below_ledgers_of_large_models(name, length, batch, ranks):
+def test_the_bound_is_below_ledgers_of_large_models(name, length, batch, ranks, schedule):
     given = task(name, length, batch, "h100", ranks)
     every = list(candidates(given))
-    chosen = [every[place] for place in np.random.default_rng(0).choice(len(every), 60, replace=False)]
+    piped = [candidate for candidate in every if candidate.pipeline_schedule == schedule]
+    chosen = [piped[place] for place in np.random.default_rng(0).choice(len(piped), 40, replace=False)]
     bounds = least_bytes(columns(given, chosen))
     sizes = np.array([choice(given, candidate).need for candidate in chosen])
     assert np.all(bounds <= sizes * (1 + 1e-12))
-    assert np.median(bounds / sizes) > 0.85
+    heavy = sizes > 40 * GIB  # about a limit the bound should be near; beside little, the loss and buffers count
+    assert np.median(bounds[heavy] / sizes[heavy]) > 0.8
 
 
 def test_many_at_once_are_predicted_as_each_alone():

@@ -205,7 +205,8 @@ def test_anchors_and_merges(tmp_path):
     source = "{folder: a, weight: 3}"
     text = RUN.replace("books: {folder: tokens/books}", f"a: &a {source}\n    b: {{<<: *a, folder: b}}")
     (tmp_path / "run.yaml").write_text(text)
-    assert load_run(tmp_path / "run.yaml").data.sources["b"].model_dump(exclude_unset=True) == {"folder": "b", "weight": 3.0}
+    source = load_run(tmp_path / "run.yaml").data.sources["b"]
+    assert source.model_dump(exclude_unset=True) == {"folder": "b", "weight": 3.0}
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,8 @@ def _sentence(fault: Any, model: type[BaseModel], settings: Mapping[str, Any]) -
         return f"{key} is missing; it has no default"
     if fault["type"] == "value_error":
         message = str(fault["ctx"]["error"])
-        return message if message.startswith(str(fault["loc"][0])) else f"{key}: {message}"
+        # Rules about a whole section name the key themselves.
+        return message if not key or message.startswith(key.split(".")[0]) else f"{key}: {message}"
     if fault["type"] == "union_tag_not_found":
         return f"{key} needs the setting {fault['ctx']['discriminator']}, which says what kind it is"
     if fault["type"] == "union_tag_invalid":

@@ -26,6 +26,8 @@ FIRST_MFU = 0.4
 """Where the search for the speed begins."""
 AGREED = 0.005
 MOST_ROUNDS = 12
+MOST_PARAMETERS = 2e13
+"""Beyond all that was trained: a request for more is a slip."""
 
 
 class Plan(NamedTuple):
@@ -98,6 +100,11 @@ def _complete(
     request: Request, means: Means, training: Allocation, flops: float, limit: Limit | None, sizes: Sizes | None = None
 ) -> Plan:
     """The plan of a training. sizes: the shape, where it is decided."""
+    if training.parameters > MOST_PARAMETERS:
+        raise PlanError(
+            f"{training.flops:.3g} FLOPs with {quantity(training.tokens)} tokens are {training.parameters:.3g} "
+            f"parameters, more than any model has; use more tokens or less compute (at most {MOST_PARAMETERS:.0e})"
+        )
     counts = COUNTS.get(means.law.counts, "matmul")
     sizes = sizes or propose(Wish(training.parameters, counts, request.vocab_size), 1)[0].sizes
     own = getattr(count(sizes), counts)

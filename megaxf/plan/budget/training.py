@@ -6,6 +6,7 @@ from math import exp, log
 from typing import Any
 
 from megaxf.plan.budget.request import Means, Request
+from megaxf.plan.errors import PlanError
 from megaxf.plan.laws import inference, optimum, repetition
 from megaxf.plan.laws.optimum import Allocation, allocation
 from megaxf.plan.laws.spread import interval
@@ -53,6 +54,11 @@ def for_service(form: Surface, flops: float, served: float) -> Allocation:
         return inference.with_inference(form, loss, served).best
 
     start = log(flops)
+    if training(flops / LONGEST).flops > flops:
+        raise PlanError(
+            f"--inference-tokens = {served:g} would have a model trained for over {LONGEST:g} times the compute of the "
+            "cheapest way to its loss, where no law was fitted; give --params in its place"
+        )
     root = brentq(lambda place: log(training(exp(place)).flops) - start, start - log(LONGEST), start + 1e-6, xtol=1e-9)
     found = training(exp(root))
     return allocation(form, found.parameters, flops / FLOPS_PER_WEIGHT / found.parameters)

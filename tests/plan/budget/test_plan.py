@@ -126,6 +126,10 @@ def test_help_is_what_the_changed_run_would_take():
         (Request(parameters=1e9, unique_tokens=1e9), "does not say how much to train"),
         (Request(parameters=7e9, tokens=2e12, dollars=1000), r"take .* GPU-hours on 64 x h100 .* but --budget = \$1"),
         (Request(flops=1e24, days=1), "--flops: .* but --days = 1 allows 1.54k; raise it"),
+        (
+            Request(flops=1e21, inference_tokens=1e20),
+            "--inference-tokens = 1e.20 would have a model trained for over 100",
+        ),
         (Request(tokens=1000, days=1), "parameters, more than any model has; use more tokens or less compute"),
         (Request(dollars=1e6, parameters=4e11), "layouts on 64 x h100 fits into"),
     ],

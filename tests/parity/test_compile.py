@@ -27,7 +27,7 @@ KINDS = [
     ("PP 2 x TP 2 + SP, 1f1b", "selective"),
     ("CP 2 x TP 2 + SP x DP 2", "none"),
 ]
-IN_SHORT = ("TP 2 + SP", "CP 2", "PP 2, 1f1b")
+IN_SHORT = ("TP 2 + SP", "PP 2, 1f1b")
 
 
 def cells():

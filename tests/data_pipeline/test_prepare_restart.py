@@ -214,7 +214,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_stopped_build_leaves_no_process_and_goes_on(tmp_path, how):
     byte = byte_tokenizer(tmp_path / "byte")
-    path = write_jsonl(tmp_path / "a.jsonl", ["some text " * 20_000] * 40)
+    path = write_jsonl(tmp_path / "a.jsonl", ["some text " * 20_000] * 160)
     script = tmp_path / "script.py"
     script.write_text(SLOW)
     command = [sys.executable, str(script), path, str(tmp_path / "out/set"), str(byte)]
@@ -232,4 +232,4 @@ def test_a_stopped_build_leaves_no_process_and_goes_on(tmp_path, how):
     assert subprocess.run(command, env=environment, stderr=subprocess.DEVNULL).returncode == 0
     assert before >= 2 and [entry.name for entry in (tmp_path / "out").iterdir()] == ["set"]
     size = sum(file.stat().st_size for file in (tmp_path / "out/set/train").glob("*.bin"))
-    assert size == 2 * 40 * 200_001
+    assert size == 2 * 160 * 200_001

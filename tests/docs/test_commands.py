@@ -85,7 +85,13 @@ def made_by(command: str) -> str | None:
     return None if place is None else words[place]
 
 
-@pytest.mark.parametrize("page", PAGES)
+LONGER = ("docs/plan.md", "docs/pretrain.md")
+"""Pages of many commands that take minutes; each verb has tests of its own too."""
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.long] if page in LONGER else []) for page in PAGES]
+)
 def test_commands_of_the_page_run(page, folder):
     assert commands(page), f"{page} has no command"
     for block in blocks(page, "yaml"):

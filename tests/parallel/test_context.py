@@ -125,6 +125,7 @@ def test_equal_to_one_process(run_on, ranks, case):
     assert_equal_to_whole(run_on(ranks, shared_rows, CASES[case]), whole_rows(CASES[case]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_equal_to_one_process_when_compiled(run_on, recompute):
     case = {"recompute": recompute, "documents": True}

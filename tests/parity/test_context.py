@@ -72,7 +72,13 @@ FOUR = {
 }
 
 
-@pytest.mark.parametrize("layout", FOUR)
+LONGER = ("context 4, ZeRO 3", "context 2, tensor 2 with sequence, ZeRO 1")
+"""Left to `make test-all`."""
+
+
+@pytest.mark.parametrize(
+    "layout", [pytest.param(name, marks=[pytest.mark.long] if name in LONGER else []) for name in FOUR]
+)
 def test_four_ranks(run_on, expected, layout):
     parallel, stage, *model = FOUR[layout]
     model = model[0] if model else "one kv head"

@@ -50,6 +50,7 @@ LONGER = (
     "PP 2 x TP 2 + SP, dualpipev",
     "PP 2 x DP 2, interleaved",
     "PP 2 x DP 2, dualpipev",
+    "CP 2 x TP 2 + SP x DP 2",
 )
 """Layouts left to `make test-all` wholly: each joins what others have apart."""
 

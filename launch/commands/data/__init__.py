@@ -1,6 +1,6 @@
 """`megaxf data`: what can be done with token shards once they are there, each a file of this folder."""
 
-HELP = "look at token shards, check, merge, cut anew, import and export them; say what a run read of them"
+HELP = "check, merge, cut, import and export token shards; say what a run read of them"
 
 EXAMPLE = """\
 examples:

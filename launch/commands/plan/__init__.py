@@ -2,7 +2,7 @@
 
 DEFAULT = "budget"
 
-HELP = "decide what to train: from a budget to a run; laws and their fit, shapes, memory, throughput, layouts"
+HELP = "decide what to train: from a budget to a run; laws, shapes, memory, speed, layouts"
 
 EXAMPLE = """\
 examples:

@@ -3,25 +3,9 @@
 import json
 
 import pytest
-import yaml
 
 from launch.megaxf import main
 from megaxf.plan.memory.rows import GROUPS, STEP
-
-
-@pytest.fixture
-def run_file(tmp_path):
-    settings = {
-        "run_folder": "unused",
-        "model": "llama3-8b",
-        "data": {"sources": {"text": {"folder": "unused"}}, "sequence_length": 8192},
-        "train": {"steps": 10, "global_batch_size": 64, "micro_batch_size": 1},
-        "optimizer": {"learning_rate": 1e-3},
-        "parallel": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
-    }
-    path = tmp_path / "run.yaml"
-    path.write_text(yaml.safe_dump(settings))
-    return str(path)
 
 
 def test_numbers_add_up(run_file, capsys):

@@ -4,26 +4,10 @@ import json
 from dataclasses import asdict
 
 import pytest
-import yaml
 
 from launch.megaxf import main
 from megaxf.plan.throughput.hardware import find, write_profile
 from megaxf.plan.throughput.step import ITEMS
-
-
-@pytest.fixture
-def run_file(tmp_path):
-    settings = {
-        "run_folder": "unused",
-        "model": "llama3-8b",
-        "data": {"sources": {"text": {"folder": "unused"}}, "sequence_length": 8192},
-        "train": {"steps": 1000, "global_batch_size": 64, "micro_batch_size": 1},
-        "optimizer": {"learning_rate": 1e-3},
-        "parallel": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
-    }
-    path = tmp_path / "run.yaml"
-    path.write_text(yaml.safe_dump(settings))
-    return str(path)
 
 
 def test_numbers_agree_with_one_another(run_file, capsys):

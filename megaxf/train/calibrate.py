@@ -1,9 +1,10 @@
-"""Measures a machine for the planner: matrix products, attention, memory, messages, and one training step.
+"""Measures a machine for the planner: matrix products, attention, memory, messages, and two training steps.
 
     machine = calibrate(mesh, device, "bf16")       # collective: all ranks at once, as in a run
     write_profile(Path("profile.json"), machine)
 
-The operators give the shape of the model, the step its level: computation as predicted is scaled to what the step took.
+The operators give the shape of the model, the steps its levels: a narrow and a wide model tell by how much products and
+what memory bounds are slower within a step than alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from scipy.optimize import lsq_linear
 
 from megaxf.config import Run, validate
 from megaxf.engine import TorchBatch, create, micro_batches
@@ -46,7 +48,14 @@ MODEL = {
     "cpu": {"vocab_size": 4096, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4},
     "cuda": {"vocab_size": 32768, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 4},
 }
-"""Of the step; heads of HEAD_DIM."""
+"""Of the narrow step; heads of HEAD_DIM."""
+WIDE = {
+    "cpu": {"hidden_size": 640, "intermediate_size": 1792, "num_hidden_layers": 2},
+    "cuda": {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 1},
+}
+"""Changes for the wide one, of whose time products take a larger share."""
+SLOWEST, FASTEST = 10.0, 0.2
+"""Bounds of a level, as time in a step over time alone: two noisy times may not give a speed that makes no sense."""
 
 
 def calibrate(mesh: Mesh, device: torch.device, precision: str, local_ranks: int) -> Hardware:
@@ -75,8 +84,9 @@ def calibrate(mesh: Mesh, device: torch.device, precision: str, local_ranks: int
             "hop_seconds": hop,
         },
     )
-    scale = statistics.mean(gather_objects(_level(machine, mesh, device, precision), mesh))
-    scaled = {name: machine.measured[name] * scale for name in ("matrices", "attention", "memory")}
+    products, memory = _levels(machine, mesh, device, precision)
+    slower = {"matrices": products, "attention": products, "memory": memory}
+    scaled = {name: machine.measured[name] / factor for name, factor in slower.items()}
     return replace(machine, measured={**machine.measured, **scaled})
 
 
@@ -165,20 +175,33 @@ def _ring(axis: Axis, mesh: Mesh, device: torch.device) -> tuple[float, float]:
     return reduce_bytes(STREAM[device.type], axis.size) / max(whole - start, 1e-9), start
 
 
-def _level(machine: Hardware, mesh: Mesh, device: torch.device, precision: str) -> float:
-    """Computation of a training step as predicted over what it took."""
-    kind = device.type
-    run = reference_run(kind, precision, mesh.world_size)
-    step = predict(layout(run, mesh.world_size), machine)
-    computed = sum(float(step.items[name]) for name in (*KINDS["computation"], *KINDS["update"]))
-    messages = float(step.seconds) - computed
-    return computed / max(step_seconds(run, mesh, device) - messages, 0.1 * computed)
+def _levels(machine: Hardware, mesh: Mesh, device: torch.device, precision: str) -> tuple[float, float]:
+    """(time of products, time of what memory bounds) in training steps over that of the operators alone; collective."""
+    kind, ranks = device.type, mesh.world_size
+    rows = []
+    for change in ({}, WIDE[kind]):
+        run = reference_run(kind, precision, ranks, **change)
+        products, computed, messages = _shares(run, machine, ranks)
+        taken = statistics.mean(gather_objects(step_seconds(run, mesh, device), mesh))
+        rows.append(np.array([products, computed - products]) / max(taken - messages, 0.1 * computed))
+    found = lsq_linear(np.array(rows), np.ones(2), bounds=(FASTEST, SLOWEST)).x
+    return float(found[0]), float(found[1])
+
+
+def _shares(run: Run[Any], machine: Hardware, ranks: int) -> tuple[float, float, float]:
+    """Predicted seconds of a step: (of products, of all computation, of the rest)."""
+    unbound = replace(machine, measured={**machine.measured, "memory": 1e9})
+    computing = (*KINDS["computation"], *KINDS["update"])
+    step, products = (predict(layout(run, ranks), each) for each in (machine, unbound))
+    computed = sum(float(step.items[name]) for name in computing)
+    return sum(float(products.items[name]) for name in computing), computed, float(step.seconds) - computed
 
 
 def reference_run(kind: str, precision: str, ranks: int, **change: Any) -> Run[Any]:
     """A small run on random tokens, data-parallel over all ranks. change: settings of its model."""
-    heads = MODEL[kind]["hidden_size"] // HEAD_DIM[kind]
-    model = {**MODEL[kind], "num_attention_heads": heads, "max_position_embeddings": LENGTH[kind], **change}
+    size = MODEL[kind] | change
+    heads = size["hidden_size"] // HEAD_DIM[kind]
+    model = {"num_attention_heads": heads, "max_position_embeddings": LENGTH[kind], **size}
     return validate(
         {
             "run_folder": "unused",

@@ -1,5 +1,7 @@
 """Calibration on made-up times: it finds the machine that they are of. Nothing is timed."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -31,17 +33,32 @@ def test_attention_counts_the_products_that_are_made(monkeypatch):
     assert module._attention(torch.float32, torch.device("cpu")) == pytest.approx(3.5 * 4 * 8 * 64 * pairs / 2)
 
 
-def test_the_step_sets_the_level(monkeypatch):
-    """A machine whose step takes twice as long as its operators say is predicted to take that long."""
-    small = (("seconds", lambda *_, **__: 1e-3), ("step_seconds", lambda *_, **__: 2.5))
-    for name, value in small:
-        monkeypatch.setattr(module, name, value)
+def test_two_steps_set_the_levels(monkeypatch):
+    """A machine on which products within a step take twice, and what memory bounds thrice, their time alone."""
+    monkeypatch.setattr(module, "seconds", lambda *_, **__: 1e-3)
     mesh, device = build_mesh(), torch.device("cpu")
-    machine = module.calibrate(mesh, device, "fp32", 1)
-    run = module.reference_run("cpu", "fp32", 1)
-    assert float(predict(layout(run, 1), machine).seconds) == pytest.approx(2.5, rel=1e-6)
-    assert machine.node_size == 1
-    assert machine.network_bandwidth is None
+    monkeypatch.setattr(module, "_levels", lambda *_: (1.0, 1.0))
+    alone = module.calibrate(mesh, device, "fp32", 1)
+    factors = {"matrices": 2, "attention": 2, "memory": 3}
+    inside = {**alone.measured, **{name: alone.measured[name] / factor for name, factor in factors.items()}}
+    truth = dataclasses.replace(alone, measured=inside)
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "seconds", lambda *_, **__: 1e-3)
+    monkeypatch.setattr(module, "step_seconds", lambda run, *_: float(predict(layout(run, 1), truth).seconds))
+    found = module.calibrate(mesh, device, "fp32", 1)
+    assert found.measured == pytest.approx(inside, rel=1e-6)
+    assert found.node_size == 1
+    assert found.network_bandwidth is None
+
+
+def test_no_level_is_beyond_reason(monkeypatch):
+    """Two times that contradict each other, as on a busy machine, still give speeds above nothing."""
+    monkeypatch.setattr(module, "seconds", lambda *_, **__: 1e-3)
+    steps = iter([1e-6, 1e3])
+    monkeypatch.setattr(module, "step_seconds", lambda *_: next(steps))
+    found = module.calibrate(build_mesh(), torch.device("cpu"), "fp32", 1).measured
+    for name in ("matrices", "memory"):
+        assert 1 / module.SLOWEST * 0.999 <= found[name] <= 1 / module.FASTEST * 1.001
 
 
 def test_seconds_are_those_of_the_work(monkeypatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from launch.sources import Source
+    from megaxf.train.trained import Source
 
 HELP = "turn a checkpoint into a Hugging Face folder, or such a folder into a checkpoint"
 
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from time import monotonic
 
     from data_pipeline.format.report import megabytes
-    from launch.sources import open_source
+    from megaxf.train.trained import open_source
 
     source = open_source(arguments.source)
     began = monotonic()

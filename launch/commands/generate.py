@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from unicodedata import category
 
 if TYPE_CHECKING:
-    from launch.sources import Source
     from megaxf.generate import Result
+    from megaxf.convert.interface import Trained
 
 HELP = "let a model go on with a text"
 
@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Generate and print."""
     from data_pipeline.tokenizer.base import load_tokenizer
-    from launch.sources import open_source
     from megaxf.generate import GenerateError, Sampling, generate
+    from megaxf.train.trained import open_source
 
     texts = _prompts(arguments)
     sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
@@ -89,7 +89,7 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
     return texts
 
 
-def _model(source: Source, arguments: argparse.Namespace) -> Any:
+def _model(source: Trained, arguments: argparse.Namespace) -> Any:
     import torch
 
     from megaxf.generate import loading
@@ -97,7 +97,7 @@ def _model(source: Source, arguments: argparse.Namespace) -> Any:
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     name = arguments.dtype or ("float32" if device == "cpu" else source.dtype)
     dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[name]
-    if source.huggingface:
+    if source.format == "huggingface":
         return loading.from_folder(source.config, source.path, dtype, device)
     return loading.from_weights(source.config, source.weights, dtype, device)
 

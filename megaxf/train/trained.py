@@ -4,52 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from megaxf.convert.interface import Trained
     from megaxf.models.llama import Config
 
 
-class Source(NamedTuple):
-    """A trained model, its weights not yet read."""
-
-    path: Path
-    """The folder that was found: of a run, its newest checkpoint."""
-    huggingface: bool
-    config: Config
-    weights: Any
-    """Tensor by name, with `shapes`."""
-    tokenizer: Path | None
-    dtype: str
-    """In which the weights were trained or stored: bfloat16 or float32."""
-    eos_ids: list[int]
-    """Ids that end a text; of a checkpoint, the tokenizer's end-of-document id."""
-
-
-def open_source(path: str | Path) -> Source:
+def open_source(path: str | Path) -> Trained:
     """Find and check what a path names. Raises CheckpointError or ConvertError where it is no model, or is damaged."""
-    from megaxf.convert.huggingface import import_folder, is_folder
+    from megaxf.convert.registry import format_named, format_of
 
     path = Path(path)
-    if is_folder(path):
-        found = import_folder(path)
-        return Source(path, True, found.config, found.weights, found.tokenizer_folder, found.dtype, found.eos_ids)
-    return _open_checkpoint(path)
+    name = format_of(path)
+    model: Trained = format_named(name).read(path) if name else _open_checkpoint(path)
+    return model
 
 
-def _open_checkpoint(path: Path) -> Source:
+def _open_checkpoint(path: Path) -> Trained:
     from data_pipeline.tokenizer.base import load_tokenizer
     from megaxf.checkpoint import read_config, read_extra, read_weights, resolve
+    from megaxf.convert.interface import Trained
 
     checkpoint = resolve(path)
     settings = read_config(checkpoint)
     folder = checkpoint / "tokenizer"
     tokenizer = folder if folder.is_dir() else None
-    eos_ids = [load_tokenizer(folder).eod_id] if tokenizer else []
+    extra = read_extra(checkpoint)
+    eos_ids = extra.get("eos_ids") or ([load_tokenizer(folder).eod_id] if tokenizer else [])
     precision = settings.get("train", {}).get("precision")
-    dtype = {"bf16": "bfloat16", "fp32": "float32", None: read_extra(checkpoint).get("dtype")}[precision] or "float32"
+    dtype = {"bf16": "bfloat16", "fp32": "float32", None: extra.get("dtype")}[precision] or "float32"
     config = model_config(settings, str(checkpoint / "config.yaml"))
-    return Source(checkpoint, False, config, read_weights(checkpoint), tokenizer, dtype, eos_ids)
+    return Trained(config, read_weights(checkpoint), tokenizer, dtype, eos_ids, checkpoint, "megaxf")
 
 
 def model_config(settings: Mapping[str, Any], origin: str) -> Config:

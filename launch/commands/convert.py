@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from megaxf.train.trained import Source
+    from megaxf.convert.interface import Trained
 
 HELP = "turn a checkpoint into a Hugging Face folder, or such a folder into a checkpoint"
 
@@ -30,15 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=("huggingface", "megaxf"), default="huggingface", help="default: huggingface")
     parser.add_argument(
         "--dtype",
-        choices=("bfloat16", "float32"),
+        choices=("bfloat16", "float16", "float32"),
         help="of the exported weights; by default what the model was trained in",
     )
     parser.add_argument(
         "--max-shard-size",
         type=parse_size,
-        default="5GB",
         metavar="SIZE",
-        help="bytes in one file, as 5GB or 500MB (default: %(default)s)",
+        help="bytes in one file, as 5GB or 500MB (default: 5GB)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier output as a whole")
 
@@ -50,37 +49,31 @@ def run(arguments: argparse.Namespace) -> int:
     from data_pipeline.format.report import megabytes
     from megaxf.train.trained import open_source
 
-    source = open_source(arguments.source)
+    model = open_source(arguments.source)
     began = monotonic()
-    convert = _to_huggingface if arguments.to == "huggingface" else _to_megaxf
-    size, written, advice = convert(source, arguments)
+    convert = _to_megaxf if arguments.to == "megaxf" else _to_format
+    size, written, advice = convert(model, arguments)
     seconds = max(monotonic() - began, 1e-3)
-    parameters = sum(shape.numel() for shape in source.weights.shapes.values())
-    print(f"{source.path} -> {written}")
-    print(f"{len(source.weights.shapes)} tensors, {parameters:,} parameters, {megabytes(size)} in {seconds:.1f} s")
-    if source.tokenizer is None:
+    parameters = sum(shape.numel() for shape in model.weights.shapes.values())
+    print(f"{model.path} -> {written}")
+    print(f"{len(model.weights.shapes)} tensors, {parameters:,} parameters, {megabytes(size)} in {seconds:.1f} s")
+    if model.tokenizer is None:
         print("without a tokenizer: the source has none")
     print(advice)
     return 0
 
 
-def _to_huggingface(source: Source, arguments: argparse.Namespace) -> tuple[int, Path, str]:
-    from megaxf.convert.huggingface import export
+def _to_format(model: Trained, arguments: argparse.Namespace) -> tuple[int, Path, str]:
+    from megaxf.convert.interface import Form
+    from megaxf.convert.registry import format_named
 
     out = Path(arguments.destination)
-    size = export(
-        source.config,
-        source.weights,
-        source.tokenizer,
-        out,
-        dtype=arguments.dtype or source.dtype,
-        max_shard_size=arguments.max_shard_size,
-        overwrite=arguments.overwrite,
-    )
+    form = Form(arguments.dtype, arguments.max_shard_size, arguments.overwrite)
+    size = format_named(arguments.to).write(model, out, form)
     return size, out, f"try it: megaxf generate {out} --prompt 'def f('"
 
 
-def _to_megaxf(source: Source, arguments: argparse.Namespace) -> tuple[int, Path, str]:
+def _to_megaxf(model: Trained, arguments: argparse.Namespace) -> tuple[int, Path, str]:
     from tempfile import TemporaryDirectory
 
     import yaml
@@ -95,14 +88,14 @@ def _to_megaxf(source: Source, arguments: argparse.Namespace) -> tuple[int, Path
     out = Path(arguments.destination)
     if (out / "metrics.jsonl").exists():
         raise ConvertError(f"{out} is a run that has trained; choose another name, or remove it yourself")
-    config = yaml.safe_dump({"model": source.config.model_dump()}, sort_keys=False)
+    config = yaml.safe_dump({"model": model.config.model_dump()}, sort_keys=False)
     # What a run reads of its past: no data so far, and weights that lose nothing in this precision.
-    extra = {"samples": 0, "tokens": 0, "data": None, "dtype": source.dtype}
-    shapes, read = source.weights.shapes, source.weights.__getitem__
+    extra = {"samples": 0, "tokens": 0, "data": None, "dtype": model.dtype, "eos_ids": model.eos_ids}
+    shapes, read = model.weights.shapes, model.weights.__getitem__
     with new_folder(out, overwrite=arguments.overwrite, mark="checkpoints") as folder, TemporaryDirectory() as spare:
-        if source.tokenizer:
-            load_tokenizer(source.tokenizer).save(spare)
-        tokenizer = spare if source.tokenizer else None
+        if model.tokenizer:
+            load_tokenizer(model.tokenizer).save(spare)
+        tokenizer = spare if model.tokenizer else None
         (folder / "config.yaml").write_text(config, encoding="utf-8")
         path = save_weights(folder / "checkpoints", shapes, read, extra, config=config, tokenizer=tokenizer)
     size = 4 * sum(shape.numel() for shape in shapes.values())

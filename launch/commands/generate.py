@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from unicodedata import category
 
 if TYPE_CHECKING:
-    from megaxf.generate import Result
     from megaxf.convert.interface import Trained
+    from megaxf.generate import Result
 
 HELP = "let a model go on with a text"
 
@@ -96,7 +96,7 @@ def _model(source: Trained, arguments: argparse.Namespace) -> Any:
 
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     name = arguments.dtype or ("float32" if device == "cpu" else source.dtype)
-    dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[name]
+    dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[name]
     if source.format == "huggingface":
         return loading.from_folder(source.config, source.path, dtype, device)
     return loading.from_weights(source.config, source.weights, dtype, device)

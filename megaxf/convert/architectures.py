@@ -29,6 +29,9 @@ SLIDING = "sliding_attention"
 WINDOW_BY_LAYER = ("qwen2", "qwen3")
 """Model types whose window is switched on by a flag, from a layer on."""
 
+TokenIds = dict[str, int | list[int] | None]
+"""bos_token_id, eos_token_id, pad_token_id."""
+
 SAME = (
     "vocab_size",
     "hidden_size",
@@ -69,11 +72,11 @@ def model_type(config: Config) -> str:
     return "mistral" if config.sliding_window is not None or uneven else "llama"
 
 
-def to_huggingface(config: Config, ids: dict[str, int | None], dtype: str) -> dict[str, Any]:
+def to_huggingface(config: Config, ids: TokenIds, dtype: str) -> dict[str, Any]:
     """The content of config.json.
 
     ids: bos_token_id, eos_token_id, pad_token_id; None is written as null: the classes' defaults are not None.
-    dtype: of the weights in the files, "bfloat16" or "float32".
+    dtype: of the weights in the files, as torch names it.
     """
     kind = model_type(config)
     settings: dict[str, Any] = {"architectures": [CLASSES[kind]], "model_type": kind}

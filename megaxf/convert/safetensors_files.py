@@ -18,7 +18,7 @@ from megaxf.convert.errors import ConvertError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-DTYPES = {"bfloat16": (torch.bfloat16, "BF16"), "float32": (torch.float32, "F32")}
+DTYPES = {"bfloat16": (torch.bfloat16, "BF16"), "float16": (torch.float16, "F16"), "float32": (torch.float32, "F32")}
 READABLE = {"BF16": "bfloat16", "F32": "float32", "F16": "float16"}
 ALIGNMENT = 8
 
@@ -29,7 +29,7 @@ def write_files(
     """Write all tensors, in files of at most `max_bytes` (a larger tensor has one alone); gives the bytes of tensors.
 
     read: gives the tensor of a name when it is its turn; one is in memory at a time.
-    dtype: "bfloat16" or "float32".
+    dtype: "bfloat16", "float16" or "float32".
     """
     itemsize = DTYPES[dtype][0].itemsize
     sizes = {name: shape.numel() * itemsize for name, shape in shapes.items()}

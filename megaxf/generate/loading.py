@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
 from megaxf.models.llama import Config, Model
 
 
-def from_weights(
-    config: Config, weights: Mapping[str, torch.Tensor], dtype: torch.dtype, device: torch.device | str
-) -> Model:
-    """A model in `dtype` on `device` with the weights of a mapping, read one at a time.
+class Weights(Protocol):
+    """Tensors by name."""
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """One tensor; raises KeyError for an unknown name."""
+        ...
+
+
+def from_weights(config: Config, weights: Weights, dtype: torch.dtype, device: torch.device | str) -> Model:
+    """A model in `dtype` on `device` with the weights given, read one at a time.
 
     Raises KeyError where one is missing.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from megaxf.convert.interface import Trained
@@ -23,19 +23,18 @@ def open_source(path: str | Path) -> Trained:
 
 def _open_checkpoint(path: Path) -> Trained:
     from data_pipeline.tokenizer.base import load_tokenizer
-    from megaxf.checkpoint import read_config, read_extra, read_weights, resolve
+    from megaxf.checkpoint import read_config, read_extra, read_weights, resolve, tokenizer_folder
     from megaxf.convert.interface import Trained
 
     checkpoint = resolve(path)
     settings = read_config(checkpoint)
-    folder = checkpoint / "tokenizer"
-    tokenizer = folder if folder.is_dir() else None
+    tokenizer = tokenizer_folder(checkpoint)
     extra = read_extra(checkpoint)
-    eos_ids = extra.get("eos_ids") or ([load_tokenizer(folder).eod_id] if tokenizer else [])
+    eos_ids = extra.get("eos_ids") or ([load_tokenizer(tokenizer).eod_id] if tokenizer else [])
     precision = settings.get("train", {}).get("precision")
     dtype = {"bf16": "bfloat16", "fp32": "float32", None: extra.get("dtype")}[precision] or "float32"
     config = model_config(settings, str(checkpoint / "config.yaml"))
-    return Trained(config, read_weights(checkpoint), tokenizer, dtype, eos_ids, checkpoint, "megaxf")
+    return Trained(config, read_weights(checkpoint), tokenizer, dtype, eos_ids, Path(checkpoint.as_posix()), "megaxf")
 
 
 def model_config(settings: Mapping[str, Any], origin: str) -> Config:

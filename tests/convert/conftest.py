@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from data_pipeline.tokenizer.training import train_sentencepiece
+from megaxf.convert import huggingface
+from megaxf.convert.interface import Form, Trained
 from megaxf.models.llama import Config, Model
 
 SETTINGS = {
@@ -28,6 +30,11 @@ class Weights(dict):
     @property
     def shapes(self):
         return {name: tensor.shape for name, tensor in self.items()}
+
+
+def export(config, weights, tokenizer, out, *, dtype="bfloat16", **form):
+    """A Hugging Face folder of a model in memory."""
+    return huggingface.write(Trained(config, weights, tokenizer, dtype, []), out, Form(**form))
 
 
 @pytest.fixture(scope="session")

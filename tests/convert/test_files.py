@@ -8,8 +8,9 @@ import torch
 from safetensors import safe_open
 
 from megaxf.convert.errors import ConvertError
-from megaxf.convert.huggingface import export, import_folder
+from megaxf.convert.huggingface import read
 from megaxf.convert.safetensors_files import SafetensorsFolder, write_files
+from tests.convert.conftest import export
 
 
 def every_tensor(folder):
@@ -51,7 +52,7 @@ def test_smallest_shards_hold_one_tensor(tmp_path, make_config, make_weights):
     weights = make_weights(config)
     export(config, weights, None, tmp_path / "out", dtype="float32", max_shard_size=1)
     assert len(list((tmp_path / "out").glob("*.safetensors"))) == len(weights) == 30
-    back = import_folder(tmp_path / "out").weights
+    back = read(tmp_path / "out").weights
     assert all(torch.equal(back[name], weights[name]) for name in weights)
 
 
@@ -60,7 +61,7 @@ def test_bf16_in_bf16_out(tmp_path, make_config, make_weights):
     weights = make_weights(config)
     weights["model.norm.weight"][:4] = torch.tensor([1e-6, 3e38, -1e-38, 65519.0])
     export(config, weights, None, tmp_path / "one")
-    first = import_folder(tmp_path / "one")
+    first = read(tmp_path / "one")
     assert first.dtype == "bfloat16"
     assert first.weights["model.norm.weight"][:2].tolist() == pytest.approx([1e-6, 3e38], rel=4e-3)
     as_fp32 = type(weights)({name: first.weights[name].float() for name in first.weights})

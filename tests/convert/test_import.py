@@ -8,7 +8,8 @@ from safetensors.torch import load_file, save_file
 
 from megaxf.convert.architectures import from_huggingface
 from megaxf.convert.errors import ConvertError
-from megaxf.convert.huggingface import export, import_folder
+from megaxf.convert.huggingface import read
+from tests.convert.conftest import export
 
 NORM, TABLE, HEAD = "model.norm.weight", "model.embed_tokens.weight", "lm_head.weight"
 
@@ -59,20 +60,20 @@ def test_tensors_that_do_not_fit(folder, fault):
     edit, expected = FAULTS[fault]
     change(folder, edit)
     with pytest.raises(ConvertError) as caught:
-        import_folder(folder)
+        read(folder)
     assert str(caught.value).splitlines()[1:] == [f"  - {problem}" for problem in expected]
 
 
 def test_a_missing_shard(sharded):
     (sharded / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(ConvertError, match=r"model-00002-of-00003.safetensors is missing, with \d+ tensors"):
-        import_folder(sharded)
+        read(sharded)
 
 
 def test_a_superfluous_shard(sharded):
     save_file({"x": torch.ones(1)}, sharded / "model-00004-of-00004.safetensors")
     with pytest.raises(ConvertError, match=r"model-00004-of-00004.safetensors is not in the index"):
-        import_folder(sharded)
+        read(sharded)
 
 
 @pytest.mark.parametrize("size", [0, 100, 30_000])
@@ -80,7 +81,7 @@ def test_a_truncated_shard(sharded, size):
     shard = sharded / "model-00002-of-00003.safetensors"
     shard.write_bytes(shard.read_bytes()[:size])
     with pytest.raises(ConvertError, match=r"model-00002-of-00003.safetensors is no sound safetensors file"):
-        import_folder(sharded)
+        read(sharded)
 
 
 def test_an_index_that_lies(sharded):
@@ -88,7 +89,7 @@ def test_an_index_that_lies(sharded):
     index["weight_map"][TABLE] = "model-00003-of-00003.safetensors"
     (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ConvertError) as caught:
-        import_folder(sharded)
+        read(sharded)
     assert f"{TABLE} is not in model-00003-of-00003.safetensors, where the index puts it" in str(caught.value)
     assert (
         f"{TABLE} is in model-00001-of-00003.safetensors and not in the index" not in str(caught.value).splitlines()[0]
@@ -98,12 +99,12 @@ def test_an_index_that_lies(sharded):
 def test_pickles_are_not_read(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(ConvertError, match="pickled weights are not read"):
-        import_folder(folder)
+        read(folder)
 
 
 def test_old_exports_carry_a_derived_table(folder):
     change(folder, lambda t: t.__setitem__("model.layers.0.self_attn.rotary_emb.inv_freq", torch.ones(5)))
-    assert len(import_folder(folder).weights.shapes) == 30
+    assert len(read(folder).weights.shapes) == 30
 
 
 @pytest.mark.parametrize("says", [True, "absent"])
@@ -119,12 +120,12 @@ def test_tied_embeddings_are_read_not_guessed(folder, says, head):
     rewrite(folder / "config.json", tie_word_embeddings=says)
     if (says, head) == (True, "different"):
         with pytest.raises(ConvertError, match=r"yet lm_head.weight differs from model.embed_tokens.weight"):
-            import_folder(folder)
+            read(folder)
     elif (says, head) == ("absent", "none"):
         with pytest.raises(ConvertError, match=r"lm_head.weight is missing\n.*has to say tie_word_embeddings: true"):
-            import_folder(folder)
+            read(folder)
     else:
-        found = import_folder(folder)
+        found = read(folder)
         assert found.config.tie_word_embeddings is (says is True) and (HEAD in found.weights.shapes) is (says != True)  # noqa: E712
 
 

@@ -7,7 +7,8 @@ import torch
 import transformers
 
 from megaxf.convert.errors import ConvertError
-from megaxf.convert.huggingface import export, import_folder
+from megaxf.convert.huggingface import read
+from tests.convert.conftest import export
 
 LENGTH = 48
 
@@ -62,7 +63,7 @@ def test_transformers_agrees(name, tmp_path, make_config, make_weights, load, to
     assert theirs.logits.abs().max() > 1
     assert torch.allclose(logits, theirs.logits, rtol=1e-5, atol=1e-5), (logits - theirs.logits).abs().amax((0, 2))
     assert loss.item() == pytest.approx(theirs.loss.item(), rel=1e-5)
-    back = import_folder(tmp_path / "out")
+    back = read(tmp_path / "out")
     assert list(back.weights.shapes) == list(weights)
     assert all(torch.equal(back.weights[tensor], weights[tensor]) for tensor in weights)
     if name == "ntk":  # Exported as the larger theta that it is.

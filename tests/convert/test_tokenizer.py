@@ -11,8 +11,7 @@ from data_pipeline.tokenizer.base import load_tokenizer
 from data_pipeline.tokenizer.export import export_tokenizer
 from data_pipeline.tokenizer.training import train_sentencepiece
 from megaxf.convert.errors import ConvertError
-from megaxf.convert.huggingface import export
-from tests.convert.conftest import TEXT
+from tests.convert.conftest import TEXT, export
 
 CORPUS = TEXT + "\n".join(f"    value_{k} = [{k}, '{'=' * (k % 7)}']  {'#' * (k % 5)}" for k in range(300))
 FIXED = ["", " ", "\n", "\t\t\r\n", "▁", "a▁b ▁ c", "<0x41><unk><s>", "<0x4g> <0xE2>", "e\u0301 é ﬁ ½"]

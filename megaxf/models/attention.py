@@ -11,7 +11,7 @@ Generation keeps the keys and values of earlier tokens in an object with the met
 the key and value of that row's position p, so a key is visible to a query iff its slot is at most the query's position
 and within the window. Rows of different lengths need no padding mask: what stands in slots that a row has not reached
 (padding, or nothing yet) lies after all its queries, and is overwritten once the row gets there. It must be finite:
-its weight is 0, and 0 times NaN is NaN.
+its weight is 0, and 0 times NaN is NaN. Rows of equal lengths need no mask at all.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from megaxf.models import attention_cpu
 class Cache(Protocol):
     """The keys and values of all layers, as `Model.forward` uses them."""
 
-    def reserve(self, positions: torch.Tensor) -> int | torch.Tensor:
+    def reserve(self, positions: torch.Tensor) -> int | torch.Tensor | None:
         """Called once a forward pass, before the layers.
 
         positions: [batch, seq] of the new tokens, consecutive within a row, which start anywhere up to the row's
         present length.
         Returns the number of slots that `update` will give, at least positions.max() + 1; or, where slots are used
-        again (a sliding window forgets), the position that each of them holds, [batch, slots], beyond all queries where
-        it holds none. Raises ValueError where the positions do not fit.
+        again (a sliding window forgets), the position that each of them holds, [1 or batch, slots], beyond all queries
+        where it holds none; or None where every query sees every slot.
+        Raises ValueError where the positions do not fit.
         """
 
     def update(self, layer_index: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -68,16 +69,28 @@ def causal_mask(
     return mask
 
 
-def cache_mask(positions: torch.Tensor, slots: int | torch.Tensor, window: int | None = None) -> torch.Tensor | None:
-    """Which cached keys the queries at positions [batch, seq] see; as `causal_mask`, [batch, 1, seq, slots].
+def cache_mask(
+    positions: torch.Tensor, slots: int | torch.Tensor | None, window: int | None = None
+) -> torch.Tensor | None:
+    """Which cached keys the queries at positions [batch, seq] see; as `causal_mask`, [1 or batch, 1, seq, slots].
 
     slots: as `Cache.reserve` gives them.
     """
+    if slots is None:
+        return None
     if isinstance(slots, torch.Tensor):
         return _visible(positions, slots[:, None, None, :], window)
-    if slots == positions.shape[1]:  # The cache was empty: every row starts at position 0.
-        return causal_mask(slots, window=window, device=positions.device)
+    if extent(positions)[0] == slots - positions.shape[1]:  # All rows stand at the last slot.
+        if window is None or window >= slots:
+            return None
+        positions = positions[:1]
     return _visible(positions, torch.arange(slots, device=positions.device), window)
+
+
+def extent(positions: torch.Tensor) -> tuple[int, int]:
+    """The first and the last of the positions [batch, seq] of all rows."""
+    first, last = torch.stack(positions.aminmax()).tolist()
+    return first, last
 
 
 def _visible(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
@@ -99,8 +112,8 @@ def attention(
 
     q: [batch, seq, heads, head_dim]; k, v: [batch, slots, kv_heads, head_dim], each shared by heads / kv_heads
     neighbouring query heads.
-    mask: True where visible, broadcastable to [batch, heads, seq, slots]; None for causal over one sequence of keys,
-    of which the queries are the last.
+    mask: True where visible, [1 or batch, 1, seq, slots]; None for causal over one sequence of keys, of which the
+    queries are the last.
     scale: 1 / sqrt(head_dim) by default.
     Returns [batch, seq, heads, head_dim]. Raises ValueError for an unknown backend, or no mask where seq > slots.
     """
@@ -130,6 +143,8 @@ def _reference(
 
 def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float) -> torch.Tensor:
     """PyTorch's fused kernels, but for what they lack or are slow in."""
+    if q.shape[2] == 1:
+        return _one_query(q, k, v, mask, scale)
     if mask is None and q.shape[2] != k.shape[2]:
         return _last_queries(q, k, v, scale)
     if mask is None and attention_cpu.pays(q):
@@ -142,6 +157,14 @@ def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor 
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
     )
+
+
+def _one_query(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    """Causality hides nothing from it, so the heads that share keys can stand as its neighbours, who read them once."""
+    grouped = q.reshape(*k.shape[:2], -1, q.shape[-1])
+    return F.scaled_dot_product_attention(grouped, k, v, attn_mask=mask, scale=scale).reshape(q.shape)
 
 
 def _last_queries(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:

@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Tells the kind of the folder and prints what it holds."""
     from data_pipeline.errors import DataError
     from data_pipeline.format.manifest import is_dataset
-    from megaxf.checkpoint.report import find_all
+    from megaxf.checkpoint.finding import find_all
 
     if is_dataset(arguments.path):
         return _shards(arguments)

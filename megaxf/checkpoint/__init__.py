@@ -18,7 +18,7 @@ from megaxf.checkpoint.errors import CheckpointError, DamagedCheckpoint
 from megaxf.checkpoint.finding import find_latest, list_checkpoints, resolve
 from megaxf.checkpoint.loading import load, load_latest
 from megaxf.checkpoint.saving import save, save_weights
-from megaxf.checkpoint.weights import read_config, read_extra, read_weights
+from megaxf.checkpoint.weights import read_config, read_extra, read_weights, tokenizer_folder
 
 __all__ = [
     "CheckpointError",
@@ -33,4 +33,5 @@ __all__ = [
     "resolve",
     "save",
     "save_weights",
+    "tokenizer_folder",
 ]

@@ -1,20 +1,32 @@
-"""Files that stay: written through to the disk, and described by a manifest of sizes and checksums."""
+"""All that a checkpoint does with files: on disks, and in any store that fsspec knows (`s3://`, `gs://`, `memory://`).
+
+On a disk, what is written is through to the disk when a call returns, and a folder gets its name when it is whole. A
+store knows no folders and renames none: there an object is whole or not there, and what makes a checkpoint of objects
+is its last one, the manifest. Credentials and options of a store are found by its own library and by fsspec's
+configuration (`FSSPEC_S3_ENDPOINT_URL=...`).
+
+Other modules call these functions as `files.rename(...)`: tests put faults in their place.
+"""
 
 from __future__ import annotations
 
-import json
+import errno
+import io
 import os
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import xxhash
+from upath import UPath
 
 from megaxf.checkpoint.errors import CheckpointError, DamagedCheckpoint
 
-MANIFEST = "manifest.json"
-FORMAT_VERSION = 1
-CHUNK = 1 << 23
+Place = Path | UPath
+"""A file or folder on a disk or in a store."""
 
 
 class Entry(NamedTuple):
@@ -25,80 +37,162 @@ class Entry(NamedTuple):
     xxh3_128: str
 
 
-def sync_folder(folder: Path) -> None:
+class Stream(io.RawIOBase):
+    """A file that is being written; measures what goes by."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file, self._checksum, self._size = file, xxhash.xxh3_128(), 0
+
+    def writable(self) -> bool:
+        """It is for nothing else."""
+        return True
+
+    def write(self, content: Any) -> int:
+        """Append bytes; gives their number."""
+        view = memoryview(content).cast("B")
+        self._file.write(view)
+        self._checksum.update(view)
+        self._size += view.nbytes
+        return view.nbytes
+
+    def tell(self) -> int:
+        """Bytes so far."""
+        return self._size
+
+    def sync(self) -> None:
+        """Wait until the disk has all of it."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def entry(self) -> Entry:
+        """Size and checksum of what was written."""
+        return Entry(self._size, self._checksum.hexdigest())
+
+
+def place(name: str | PathLike[str] | UPath) -> Place:
+    """The place of a path or URL. Raises CheckpointError for a store that is not known or not installed."""
+    try:
+        found = UPath(name)
+    except (ImportError, ValueError) as error:
+        extra = '; run pip install "megaxf[s3]"' if str(name).startswith("s3://") else ""
+        raise CheckpointError(f"{name} cannot be opened: {error}{extra}") from None
+    return Path(found.path) if found.protocol in ("", "file", "local") else found
+
+
+def is_local(path: Place) -> bool:
+    """Whether a place is on a disk, where folders have names of their own."""
+    return isinstance(path, Path)
+
+
+def make_folder(path: Place) -> None:
+    """Make a folder and those above it where missing; in a store there is nothing to make."""
+    if isinstance(path, Path):
+        with _naming(path, "cannot be made"):
+            path.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def writing(path: Place) -> Iterator[Stream]:
+    """A new file, its folder made where missing, through to the disk in the end. Raises CheckpointError naming it."""
+    make_folder(path.parent)
+    with _naming(path, "cannot be written"), path.open("wb") as file:
+        stream = Stream(file)
+        yield stream
+        if isinstance(path, Path):
+            stream.sync()
+
+
+def write_bytes(path: Place, content: bytes) -> Entry:
+    """Write a whole file as `writing` does."""
+    with writing(path) as stream:
+        stream.write(content)
+    return stream.entry()
+
+
+@contextmanager
+def reading(path: Place) -> Iterator[BinaryIO]:
+    """An open file. Raises DamagedCheckpoint where it is missing or the disk fails, else CheckpointError; naming it."""
+    with _naming(path, "cannot be read"), path.open("rb") as file:
+        yield file
+
+
+def read_bytes(path: Place) -> bytes:
+    """A whole file, as `reading` does."""
+    with reading(path) as file:
+        return file.read()
+
+
+def sync_folder(path: Place) -> None:
     """Make the names in a folder permanent."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    if isinstance(path, Path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def rename(source: Place, target: Place) -> None:
+    """Give a file another name in its folder, permanently; or a folder, on a disk only."""
+    with _naming(source, f"cannot be renamed to {target.name}"):
+        source.rename(target)  # type: ignore[arg-type]
+        sync_folder(target.parent)
+
+
+def remove_file(path: Place) -> None:
+    """Delete a file."""
+    with _naming(path, "cannot be removed"):
+        path.unlink()
+
+
+def remove_folder(path: Place, first: str) -> None:
+    """Delete a folder with all that is in it, the file `first` before any other: without it nothing looks whole."""
+    for name in sorted(sizes(path), key=lambda name: name != first):
+        remove_file(path / name)
+    if isinstance(path, Path):
+        with _naming(path, "cannot be removed"):
+            shutil.rmtree(path)
+
+
+def names(folder: Place) -> list[str]:
+    """What lies in a folder, sorted; empty where it is not there."""
+    if isinstance(folder, Path):
+        return sorted(os.listdir(folder)) if folder.is_dir() else []
+    folder.fs.invalidate_cache()
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def sizes(folder: Place) -> dict[str, int]:
+    """Bytes of each file in a folder and below, by relative name, sorted; empty where it is not there."""
+    if isinstance(folder, Path):
+        found = {
+            path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()
+        }
+    else:
+        folder.fs.invalidate_cache()
+        within = folder.fs.find(folder.path, detail=True)
+        found = {path.removeprefix(folder.path).lstrip("/"): entry["size"] for path, entry in within.items()}
+    return dict(sorted(found.items()))
+
+
+def is_folder(path: Place) -> bool:
+    """Whether there is a folder of that name; in a store, whether any object is below it."""
+    return path.is_dir()
+
+
+def free_bytes(folder: Place) -> int | None:
+    """Room on the disk of a folder; None for a store, which has no end."""
+    return shutil.disk_usage(folder).free if isinstance(folder, Path) else None
+
+
+@contextmanager
+def _naming(path: Place, what: str) -> Iterator[None]:
+    """Failures of the operating system as errors that name the file."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file through to the disk, its folder made where missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def describe(path: Path) -> Entry:
-    """Size and checksum of a file, read in pieces."""
-    checksum = xxhash.xxh3_128()
-    size = 0
-    with path.open("rb") as file:
-        while piece := file.read(CHUNK):
-            checksum.update(piece)
-            size += len(piece)
-    return Entry(size, checksum.hexdigest())
-
-
-def write_manifest(folder: Path, entries: dict[str, Entry]) -> None:
-    """The last file of a checkpoint: where it is, all others are whole."""
-    files = {name: entry._asdict() for name, entry in sorted(entries.items())}
-    content = {"format_version": FORMAT_VERSION, "files": files}
-    write_bytes(folder / MANIFEST, json.dumps(content, indent=1).encode())
-
-
-def read_manifest(folder: Path) -> dict[str, Entry]:
-    """The files of a checkpoint by name.
-
-    Raises DamagedCheckpoint where there is no readable manifest, CheckpointError for a format of another version.
-    """
-    path = folder / MANIFEST
-    try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
-        version, files = content["format_version"], content["files"]
-    except FileNotFoundError:
-        raise DamagedCheckpoint(f"{path} is missing: saving {folder.name} was interrupted") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedCheckpoint(f"{path} is not a manifest: {error}") from None
-    if version != FORMAT_VERSION:
-        raise CheckpointError(
-            f"{path}: format_version = {version}, and this megaxf reads {FORMAT_VERSION}; "
-            "load the checkpoint with the megaxf that wrote it"
-        )
-    return {name: Entry(int(entry["size"]), str(entry["xxh3_128"])) for name, entry in files.items()}
-
-
-def check_sizes(folder: Path) -> dict[str, Entry]:
-    """The manifest, with every file of it there in its full size; cheap.
-
-    Raises as `read_manifest` does, and DamagedCheckpoint naming a file that is gone or cut.
-    """
-    entries = read_manifest(folder)
-    for name, entry in entries.items():
-        path = folder / name
-        if not path.is_file():
-            raise DamagedCheckpoint(f"{path} is missing")
-        if path.stat().st_size != entry.size:
-            raise DamagedCheckpoint(f"{path} has {path.stat().st_size} bytes, {entry.size} were written")
-    return entries
-
-
-def check_contents(folder: Path, names: Iterable[str], entries: dict[str, Entry]) -> None:
-    """Compare files with their checksums. Raises DamagedCheckpoint naming the first that differs."""
-    for name in names:
-        if describe(folder / name) != entries[name]:
-            raise DamagedCheckpoint(f"{folder / name} is not what was written: its checksum differs")
+        yield
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            raise DamagedCheckpoint(f"{path} is missing") from None
+        kind = DamagedCheckpoint if error.errno == errno.EIO else CheckpointError
+        raise kind(f"{path} {what}: {error.strerror or error}") from error

@@ -1,23 +1,27 @@
-"""Checkpoints by their folder names: which are there, which are whole, which may go."""
+"""Checkpoints by their folder names: which are there, and which are whole."""
 
 from __future__ import annotations
 
 import logging
 import re
-import shutil
 from collections.abc import Callable
-from pathlib import Path
+from os import PathLike
 from typing import NamedTuple
 
+import yaml
+
+from megaxf.checkpoint import files
 from megaxf.checkpoint.errors import CheckpointError, DamagedCheckpoint
-from megaxf.checkpoint.files import check_sizes, sync_folder
+from megaxf.checkpoint.files import Place
+from megaxf.checkpoint.manifest import check_sizes
 from megaxf.checkpoint.ranks import on_first
 from megaxf.parallel.mesh import Mesh, build_mesh
 
 NAME = re.compile(r"step-(\d{8,})")
-TEMPORARY = ".step-*.tmp-*"
+REPLACED = re.compile(r"\.(step-(\d{8,}))\.replaced")
+"""One that another of the same step is about to take the place of: it counts until the other has its name."""
 CHECKPOINTS = "checkpoints"
-"""The folder of a run in which its checkpoints lie."""
+"""The folder of a run in which its checkpoints lie, unless its `checkpoint.folder` says otherwise."""
 
 Say = Callable[[str], None]
 aloud = logging.getLogger(__name__).warning
@@ -27,7 +31,7 @@ class Listed(NamedTuple):
     """One checkpoint folder."""
 
     step: int
-    path: Path
+    path: Place
     fault: str | None
     """Why it cannot be loaded; None where it is complete."""
 
@@ -37,18 +41,25 @@ def name_of(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def list_checkpoints(folder: str | Path) -> list[Listed]:
+def step_of(path: Place) -> int | None:
+    """The step of a checkpoint by the name of its folder; None where it is none."""
+    match = NAME.fullmatch(path.name) or REPLACED.fullmatch(path.name)
+    return int(match[match.lastindex]) if match and match.lastindex else None
+
+
+def list_checkpoints(folder: str | PathLike[str] | Place) -> list[Listed]:
     """The checkpoints of a folder by step, oldest first; other names are none of ours.
 
     Raises CheckpointError where one has a format of another version: it is neither ours to use nor to pass over.
     """
-    folder = Path(folder)
-    named = [(NAME.fullmatch(path.name), path) for path in folder.iterdir()] if folder.is_dir() else []
-    steps = sorted((int(match[1]), path) for match, path in named if match and path.is_dir())
-    return [Listed(step, path, _fault(path)) for step, path in steps]
+    folder = files.place(folder)
+    there = files.names(folder)
+    paths = [folder / name for name in there if not ((old := REPLACED.fullmatch(name)) and old[1] in there)]
+    steps = [(step, path) for path in paths if (step := step_of(path)) is not None and files.is_folder(path)]
+    return [Listed(step, path, _fault(path)) for step, path in sorted(steps, key=lambda found: found[0])]
 
 
-def _fault(path: Path) -> str | None:
+def _fault(path: Place) -> str | None:
     try:
         check_sizes(path)
     except DamagedCheckpoint as error:
@@ -57,15 +68,15 @@ def _fault(path: Path) -> str | None:
 
 
 def find_latest(
-    folder: str | Path, mesh: Mesh | None = None, say: Say = aloud, *, before: int | None = None
-) -> Path | None:
+    folder: str | PathLike[str] | Place, mesh: Mesh | None = None, say: Say = aloud, *, before: int | None = None
+) -> Place | None:
     """The newest complete checkpoint of a folder, None where there is none; collective: rank 0 looks, all agree.
 
     say: is told, on rank 0, which incomplete ones were passed over. before: only steps below this one.
     """
     mesh = mesh or build_mesh()
 
-    def look() -> Path | None:
+    def look() -> Place | None:
         for listed in reversed(list_checkpoints(folder)):
             if before is not None and listed.step >= before:
                 continue
@@ -77,43 +88,35 @@ def find_latest(
     return on_first(mesh, look)
 
 
-def resolve(source: str | Path) -> Path:
+def find_all(source: str | PathLike[str] | Place) -> list[Listed]:
+    """The checkpoints that a path means: itself, those of a run folder, or of a folder of them; empty for none."""
+    source = files.place(source).resolve()
+    if step_of(source) is not None:
+        return [found for found in list_checkpoints(source.parent) if found.path == source]
+    return next((found for folder in _folders(source) if (found := list_checkpoints(folder))), [])
+
+
+def resolve(source: str | PathLike[str] | Place) -> Place:
     """The checkpoint that a user means by a path: a checkpoint, a folder of them, or a run folder (the newest one).
 
     Raises CheckpointError where there is none.
     """
-    source = Path(source)
-    if not source.is_dir():
+    source = files.place(source)
+    if not files.is_folder(source):
         raise CheckpointError(f"{source}: no such folder; name a run folder or a checkpoint ({name_of(12)})")
-    if NAME.fullmatch(source.resolve().name):
+    if step_of(source.resolve()) is not None:
         check_sizes(source)
         return source
-    for folder in (source / CHECKPOINTS, source):
+    for folder in _folders(source):
         if found := find_latest(folder):
             return found
     raise CheckpointError(f"{source} holds no complete checkpoint, neither in {CHECKPOINTS}/ nor by the name step-...")
 
 
-def rotate(folder: Path, newest: int, keep_last: int) -> None:
-    """Remove complete checkpoints before the last `keep_last` of those up to step `newest`.
-
-    Steps beyond `newest` are left alone: they stem from a past that was given up. So are incomplete ones.
-    """
-    complete = [listed.path for listed in list_checkpoints(folder) if listed.fault is None and listed.step <= newest]
-    for path in complete[:-keep_last]:
-        remove(path)
-
-
-def remove(path: Path) -> None:
-    """Delete a checkpoint so that no half of it is ever seen: it loses its name first."""
-    doomed = path.with_name(f".{path.name}.tmp-removed")
-    shutil.rmtree(doomed, ignore_errors=True)
-    path.rename(doomed)
-    sync_folder(path.parent)
-    shutil.rmtree(doomed)
-
-
-def clear_temporaries(folder: Path) -> None:
-    """Delete what interrupted saves and removals left."""
-    for path in folder.glob(TEMPORARY):
-        shutil.rmtree(path)
+def _folders(source: Place) -> list[Place]:
+    """Where the checkpoints of a run folder, or of what looks like one, may be."""
+    config = source / "config.yaml"
+    settings = yaml.safe_load(files.read_bytes(config)) if config.name in files.names(source) else None
+    section = settings.get("checkpoint") if isinstance(settings, dict) else None
+    configured = section.get("folder") if isinstance(section, dict) else None
+    return [files.place(configured)] if configured else [source / CHECKPOINTS, source]

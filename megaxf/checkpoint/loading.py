@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from os import PathLike
 from typing import Any, Protocol
 
 import torch
 
+from megaxf.checkpoint import files
 from megaxf.checkpoint.errors import CheckpointError, DamagedCheckpoint
-from megaxf.checkpoint.finding import NAME, Say, aloud, find_latest, list_checkpoints
+from megaxf.checkpoint.files import Place
+from megaxf.checkpoint.finding import Say, aloud, find_latest, list_checkpoints, step_of
 from megaxf.checkpoint.ranks import on_first, together
 from megaxf.checkpoint.tensors import TensorFiles
 from megaxf.checkpoint.weights import TENSORS, masters, read_state_file, verify
@@ -30,28 +32,30 @@ class Target(Protocol):
         ...
 
 
-def load(path: str | Path, engine: Target, mesh: Mesh) -> dict[str, Any]:
+def load(path: str | PathLike[str] | Place, engine: Target, mesh: Mesh) -> dict[str, Any]:
     """Load one checkpoint into the engine; collective. Gives what was saved as `extra`, with "step" and "path" added.
 
     Every file is compared with its checksum before the engine is touched; one parameter is in memory at a time.
     Raises DamagedCheckpoint where a file is gone, cut or altered, CheckpointError where the parameters of checkpoint
     and engine differ (all of them listed), on every rank.
     """
-    path = Path(path)
+    path = files.place(path)
     verify(path, mesh)
     state = on_first(mesh, lambda: read_state_file(path))
-    files = TensorFiles(path / TENSORS)
+    saved = TensorFiles(path / TENSORS)
     wanted = engine.state_shapes()
-    _compare(path, masters(files), wanted)
+    _compare(path, masters(saved), wanted)
     for name in wanted:
         tensors: dict[str, torch.Tensor] = {}
-        together(mesh, lambda tensors=tensors, name=name: tensors.update(_read(files, name)))  # type: ignore[misc]
+        together(mesh, lambda tensors=tensors, name=name: tensors.update(_read(saved, name)))  # type: ignore[misc]
         engine.write_state(name, tensors)
     engine.optimizer_step = state["optimizer_step"]
     return {**state["extra"], "step": state["step"], "path": str(path)}
 
 
-def load_latest(folder: str | Path, engine: Target, mesh: Mesh, say: Say = aloud) -> dict[str, Any] | None:
+def load_latest(
+    folder: str | PathLike[str] | Place, engine: Target, mesh: Mesh, say: Say = aloud
+) -> dict[str, Any] | None:
     """Load the newest sound checkpoint of a folder as `load` does; None where the folder holds none; collective.
 
     A damaged one is passed over for the one before it; `say` is told, on rank 0.
@@ -62,7 +66,7 @@ def load_latest(folder: str | Path, engine: Target, mesh: Mesh, say: Say = aloud
         try:
             return load(path, engine, mesh)
         except DamagedCheckpoint as error:
-            before = int(NAME.fullmatch(path.name)[1])  # type: ignore[index]
+            before = step_of(path)
             if mesh.rank == 0:
                 say(f"{error}; going back to the checkpoint before it")
     if on_first(mesh, lambda: bool(list_checkpoints(folder))):
@@ -73,12 +77,12 @@ def load_latest(folder: str | Path, engine: Target, mesh: Mesh, say: Say = aloud
     return None
 
 
-def _read(files: TensorFiles, name: str) -> dict[str, torch.Tensor]:
-    keys = [key for key in (f"{name}/master", f"{name}/exp_avg", f"{name}/exp_avg_sq") if key in files.shapes]
-    return {key.rpartition("/")[2]: files.read(key) for key in keys}
+def _read(saved: TensorFiles, name: str) -> dict[str, torch.Tensor]:
+    keys = [key for key in (f"{name}/master", f"{name}/exp_avg", f"{name}/exp_avg_sq") if key in saved.shapes]
+    return {key.rpartition("/")[2]: saved.read(key) for key in keys}
 
 
-def _compare(path: Path, found: Mapping[str, torch.Size], wanted: Mapping[str, torch.Size]) -> None:
+def _compare(path: Place, found: Mapping[str, torch.Size], wanted: Mapping[str, torch.Size]) -> None:
     problems = [f"{name} is missing in the checkpoint" for name in _without(wanted, found)]
     problems += [f"{name} is in the checkpoint and not in the model" for name in _without(found, wanted)]
     problems += [

@@ -8,18 +8,11 @@ from typing import Any
 
 from data_pipeline.format.report import megabytes
 from megaxf.checkpoint.errors import CheckpointError
-from megaxf.checkpoint.files import read_manifest
-from megaxf.checkpoint.finding import CHECKPOINTS, NAME, Listed, list_checkpoints
+from megaxf.checkpoint.files import Place
+from megaxf.checkpoint.finding import Listed
+from megaxf.checkpoint.manifest import read_manifest
 from megaxf.checkpoint.weights import TOKENIZER, read_config, read_state_file, verify
 from megaxf.parallel.mesh import build_mesh
-
-
-def find_all(path: str | Path) -> list[Listed]:
-    """The checkpoints that a path means: itself, or those of a run folder or a folder of them; empty for none."""
-    path = Path(path).resolve()
-    if NAME.fullmatch(path.name):
-        return [found for found in list_checkpoints(path.parent) if found.path == path]
-    return list_checkpoints(path / CHECKPOINTS) or list_checkpoints(path)
 
 
 def summary(listed: Listed, contents: bool = False) -> dict[str, Any]:
@@ -43,7 +36,7 @@ def summary(listed: Listed, contents: bool = False) -> dict[str, Any]:
     }
 
 
-def _fault(path: Path) -> str | None:
+def _fault(path: Place) -> str | None:
     try:
         verify(path, build_mesh())
     except CheckpointError as error:

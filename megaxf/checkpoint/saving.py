@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-import shutil
-import uuid
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from os import PathLike
 from typing import Any, Protocol
 
 import torch
 
 from megaxf import __version__
+from megaxf.checkpoint import files, keeping
 from megaxf.checkpoint.errors import CheckpointError
-from megaxf.checkpoint.files import Entry, describe, sync_folder, write_bytes, write_manifest
-from megaxf.checkpoint.finding import clear_temporaries, name_of, remove, rotate
+from megaxf.checkpoint.files import Entry, Place
+from megaxf.checkpoint.finding import name_of
+from megaxf.checkpoint.manifest import describe
 from megaxf.checkpoint.ranks import on_first, together
 from megaxf.checkpoint.tensors import write
-from megaxf.checkpoint.weights import CONFIG, MASTER, STATE, TENSORS, TOKENIZER
+from megaxf.checkpoint.weights import CONFIG, MASTER, STATE, TENSORS, TOKENIZER, verify
 from megaxf.parallel.mesh import Mesh, build_mesh
 
 SPARE_BYTES = 1 << 20
@@ -42,21 +42,23 @@ class State(Protocol):
 
 
 def save(
-    folder: str | Path,
+    folder: str | PathLike[str] | Place,
     step: int,
     engine: State,
     extra: Mapping[str, Any],
     mesh: Mesh,
     *,
     config: str = "",
-    tokenizer: str | Path | None = None,
+    tokenizer: str | PathLike[str] | None = None,
     keep_last: int | None = None,
-) -> Path:
+    keep_every: int | None = None,
+) -> Place:
     """Write `folder/step-<step>` and give its path; collective.
 
     folder: created where missing. extra: plain values (JSON) of the training loop, given back by `load`.
     config: text of the resolved configuration. tokenizer: folder of the tokenizer's files.
-    keep_last: how many complete checkpoints to keep, this one counted; None keeps all. Older ones go only afterwards.
+    keep_last: how many complete checkpoints to keep, this one counted; None keeps all. Older ones go only after every
+    file of this one has been read back; those whose step is a multiple of keep_every do not.
     Host memory: each rank holds its share until it is written, 12 bytes a parameter divided by the number of ranks, and
     one whole tensor beside it.
     Raises CheckpointError on every rank, with what was there before untouched: no space, a failed write, a weight that
@@ -65,24 +67,25 @@ def save(
     held, shapes = _collect(engine, mesh)
     state = _state_text(step, engine.optimizer_step, shapes, extra)
 
-    def put(into: Path) -> None:
+    def put(into: Place) -> None:
         write(into, {key: value.shape for key, value in held.items()}, held.__getitem__, mesh)
 
-    final = _publish(Path(folder) / name_of(step), put, shapes, state, config, tokenizer, mesh)
+    final = _publish(files.place(folder) / name_of(step), put, shapes, state, config, tokenizer, mesh)
     if keep_last is not None:
-        on_first(mesh, lambda: rotate(final.parent, step, keep_last))
+        verify(final, mesh)
+        on_first(mesh, lambda: keeping.rotate(final.parent, step, keep_last, keep_every))
     return final
 
 
 def save_weights(
-    folder: str | Path,
+    folder: str | PathLike[str] | Place,
     shapes: Mapping[str, torch.Size],
     read: Callable[[str], torch.Tensor],
     extra: Mapping[str, Any],
     *,
     config: str,
-    tokenizer: str | Path | None,
-) -> Path:
+    tokenizer: str | PathLike[str] | None,
+) -> Place:
     """Write `folder/step-00000000` from weights alone, as a run that has made no step; one process.
 
     shapes: of every weight. read: gives one by name, in any float dtype, when it is its turn.
@@ -97,30 +100,31 @@ def save_weights(
         _refuse([] if torch.isfinite(tensor).all() else [key])
         return tensor
 
-    def put(into: Path) -> None:
+    def put(into: Place) -> None:
         write(into, masters, finite, mesh, one_by_one=True)
 
-    return _publish(Path(folder) / name_of(0), put, masters, state, config, tokenizer, mesh)
+    return _publish(files.place(folder) / name_of(0), put, masters, state, config, tokenizer, mesh)
 
 
 def _publish(
-    final: Path,
-    put: Callable[[Path], None],
+    final: Place,
+    put: Callable[[Place], None],
     shapes: Mapping[str, torch.Size],
     state: str,
     config: str,
-    tokenizer: str | Path | None,
+    tokenizer: str | PathLike[str] | None,
     mesh: Mesh,
-) -> Path:
+) -> Place:
     """A checkpoint of the tensors that `put` writes into a folder: complete, or nothing and CheckpointError."""
-    temporary = on_first(mesh, lambda: _prepare(final, shapes))
+    needed = 4 * sum(shape.numel() for shape in shapes.values()) + SPARE_BYTES
+    working = on_first(mesh, lambda: keeping.begin(final, needed))
     try:
-        put(temporary / TENSORS)
-        on_first(mesh, lambda: _write_small_files(temporary, state, config, tokenizer))
-        _finish(temporary, final, mesh)
+        put(working / TENSORS)
+        on_first(mesh, lambda: _write_small_files(working, state, config, tokenizer))
+        _finish(working, final, mesh)
     except CheckpointError as error:
         if mesh.rank == 0:
-            shutil.rmtree(temporary, ignore_errors=True)
+            keeping.give_up(working)
         raise type(error)(f"{final} was not saved, earlier checkpoints are as they were: {error}") from error
     return final
 
@@ -168,56 +172,28 @@ def _state_text(step: int, optimizer_step: int, shapes: Mapping[str, torch.Size]
     return json.dumps(state, indent=1)
 
 
-def _prepare(final: Path, shapes: Mapping[str, torch.Size]) -> Path:
-    """A fresh temporary folder beside `final`, on a disk with room enough."""
-    folder = final.parent
-    folder.mkdir(parents=True, exist_ok=True)
-    clear_temporaries(folder)
-    needed = 4 * sum(shape.numel() for shape in shapes.values()) + SPARE_BYTES
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise CheckpointError(
-            f"{final} needs {needed / 1e9:.3f} GB and the disk has {free / 1e9:.3f} GB free; make room, keep "
-            "fewer checkpoints (checkpoint.keep_last) or choose another run_folder"
-        )
-    temporary = folder / f".{final.name}.tmp-{uuid.uuid4().hex[:8]}"
-    (temporary / TENSORS).mkdir(parents=True)
-    return temporary
-
-
-def _write_small_files(temporary: Path, state: str, config: str, tokenizer: str | Path | None) -> None:
-    write_bytes(temporary / STATE, state.encode())
-    write_bytes(temporary / CONFIG, config.encode())
+def _write_small_files(working: Place, state: str, config: str, tokenizer: str | PathLike[str] | None) -> None:
+    files.write_bytes(working / STATE, state.encode())
+    files.write_bytes(working / CONFIG, config.encode())
     if tokenizer is not None:
-        for name in _files(Path(tokenizer)):
-            write_bytes(temporary / TOKENIZER / name, (Path(tokenizer) / name).read_bytes())
+        source = files.place(tokenizer)
+        for name in files.sizes(source):
+            files.write_bytes(working / TOKENIZER / name, files.read_bytes(source / name))
 
 
-def _finish(temporary: Path, final: Path, mesh: Mesh) -> None:
+def _finish(working: Place, final: Place, mesh: Mesh) -> None:
     """Make a written folder a checkpoint: manifest, then its name; collective."""
-    shares = together(mesh, lambda: _describe_share(temporary, mesh))
+    shares = together(mesh, lambda: _describe_share(working, mesh))
     entries = {name: entry for share in shares for name, entry in share.items()}
 
     def publish() -> None:
-        if set(_files(temporary)) != set(entries):
-            raise CheckpointError(f"the ranks see different files in {temporary.parent}; choose a disk that all share")
-        write_manifest(temporary, entries)
-        for inner in [path for path in temporary.rglob("*") if path.is_dir()]:
-            sync_folder(inner)
-        sync_folder(temporary)
-        if final.exists():
-            remove(final)
-        temporary.rename(final)
-        sync_folder(final.parent)
+        if set(files.sizes(working)) != set(entries):
+            raise CheckpointError(f"the ranks see different files in {final.parent}; choose a disk that all share")
+        keeping.publish(working, final, entries)
 
     on_first(mesh, publish)
 
 
-def _describe_share(folder: Path, mesh: Mesh) -> dict[str, Entry]:
+def _describe_share(folder: Place, mesh: Mesh) -> dict[str, Entry]:
     """Checksums of every n-th file: the ranks share the reading."""
-    return {name: describe(folder / name) for name in _files(folder)[mesh.rank :: mesh.world_size]}
-
-
-def _files(folder: Path) -> list[str]:
-    """The files of a folder by relative name, sorted."""
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return {name: describe(folder / name) for name in list(files.sizes(folder))[mesh.rank :: mesh.world_size]}

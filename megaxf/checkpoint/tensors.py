@@ -10,7 +10,7 @@ import io
 import pickle
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import torch
@@ -21,7 +21,10 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from megaxf.checkpoint import files
+from megaxf.checkpoint.dcp_files import DcpFiles
 from megaxf.checkpoint.errors import CheckpointError
+from megaxf.checkpoint.files import Place
 from megaxf.parallel.mesh import Mesh
 
 CONTENTS = ".metadata"
@@ -55,7 +58,7 @@ class _Planner(DefaultSavePlanner):
 
 
 def write(
-    folder: Path,
+    folder: Place,
     shapes: Mapping[str, torch.Size],
     read: Callable[[str], torch.Tensor],
     mesh: Mesh,
@@ -69,7 +72,8 @@ def write(
     Raises CheckpointError on every rank where one cannot write.
     """
     planned = {key: torch.empty(shape, dtype=torch.float32, device="meta") for key, shape in shapes.items()}
-    writer = FileSystemWriter(folder, single_file_per_rank=not one_by_one, sync_files=True)
+    writer = FileSystemWriter("", single_file_per_rank=not one_by_one, sync_files=False)
+    writer.fs, writer.path = DcpFiles(), folder  # type: ignore[assignment]
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
@@ -88,7 +92,7 @@ def write(
 class TensorFiles:
     """The tensors of a folder that `write` made, by key; the table of contents is read once."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Place):
         self._reader = _Reader(folder)
         contents = self._reader.read_metadata().state_dict_metadata
         self.shapes: dict[str, torch.Size] = {key: entry.size for key, entry in contents.items()}  # type: ignore[union-attr]
@@ -105,12 +109,16 @@ class TensorFiles:
 class _Reader(FileSystemReader):
     """DCP's reader with a table of contents that is read safely, and once."""
 
-    _contents: dcp_metadata.Metadata | None = None
+    def __init__(self, folder: Place):
+        super().__init__("")
+        self.fs, self.path = DcpFiles(), folder  # type: ignore[assignment]
+        self._folder = folder
+        self._contents: dcp_metadata.Metadata | None = None
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> dcp_metadata.Metadata:
         if self._contents is None:
-            path = Path(self.path) / CONTENTS
-            self._contents = _parse(path.read_bytes(), path)
+            path = self._folder / CONTENTS
+            self._contents = _parse(files.read_bytes(path), path)
         return self._contents
 
 
@@ -128,7 +136,7 @@ class _ContentsUnpickler(pickle.Unpickler):
         raise CheckpointError(f"it names {module}.{name}, which has no place there")
 
 
-def _parse(content: bytes, path: Path) -> dcp_metadata.Metadata:
+def _parse(content: bytes, path: Place) -> dcp_metadata.Metadata:
     try:
         contents = _ContentsUnpickler(io.BytesIO(content)).load()
     except Exception as error:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from os import PathLike
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
 import yaml
 
+from megaxf.checkpoint import files
 from megaxf.checkpoint.errors import CheckpointError
-from megaxf.checkpoint.files import check_contents, check_sizes
+from megaxf.checkpoint.files import Place
+from megaxf.checkpoint.manifest import check_contents, check_sizes
 from megaxf.checkpoint.ranks import together
 from megaxf.checkpoint.tensors import TensorFiles
 from megaxf.parallel.mesh import Mesh, build_mesh
@@ -20,7 +26,7 @@ STATE, CONFIG, TOKENIZER, TENSORS = "state.json", "config.yaml", "tokenizer", "t
 MASTER = "/master"
 
 
-def verify(path: Path, mesh: Mesh) -> None:
+def verify(path: Place, mesh: Mesh) -> None:
     """Compare every file with the manifest; collective, the ranks share the reading.
 
     Raises DamagedCheckpoint on every rank, naming the first file that is gone, cut or altered.
@@ -33,38 +39,52 @@ def verify(path: Path, mesh: Mesh) -> None:
     together(mesh, check)
 
 
-def read_state_file(path: Path) -> dict[str, Any]:
+def read_state_file(path: Place) -> dict[str, Any]:
     """state.json: step, optimizer_step, shapes, extra, megaxf_version."""
-    state: dict[str, Any] = json.loads((path / STATE).read_bytes())
+    state: dict[str, Any] = json.loads(files.read_bytes(path / STATE))
     return state
 
 
-def read_extra(path: str | Path) -> dict[str, Any]:
+def read_extra(path: str | PathLike[str] | Place) -> dict[str, Any]:
     """What was saved as `extra`."""
-    extra: dict[str, Any] = read_state_file(Path(path))["extra"]
+    extra: dict[str, Any] = read_state_file(files.place(path))["extra"]
     return extra
 
 
-def read_config(path: str | Path) -> dict[str, Any]:
+def read_config(path: str | PathLike[str] | Place) -> dict[str, Any]:
     """config.yaml as a mapping. Raises CheckpointError where it names no model."""
-    file = Path(path) / CONFIG
-    settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    file = files.place(path) / CONFIG
+    settings = yaml.safe_load(files.read_bytes(file))
     if not isinstance(settings, dict) or not isinstance(settings.get("model"), dict):
         raise CheckpointError(f"{file} has no section `model`: the checkpoint alone does not say what it is")
     return settings
 
 
-def masters(files: TensorFiles) -> dict[str, torch.Size]:
+def tokenizer_folder(path: str | PathLike[str] | Place) -> Path | None:
+    """The tokenizer of a checkpoint on a disk: out of a store it is copied, until the program ends. None for none."""
+    source = files.place(path) / TOKENIZER
+    if not files.is_folder(source):
+        return None
+    if isinstance(source, Path):
+        return source
+    copy = Path(mkdtemp(prefix="megaxf-tokenizer-"))
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    for name in files.sizes(source):
+        files.write_bytes(copy / name, files.read_bytes(source / name))
+    return copy
+
+
+def masters(tensors: TensorFiles) -> dict[str, torch.Size]:
     """The shapes of the weights by parameter name."""
-    return {key.removesuffix(MASTER): shape for key, shape in files.shapes.items() if key.endswith(MASTER)}
+    return {key.removesuffix(MASTER): shape for key, shape in tensors.shapes.items() if key.endswith(MASTER)}
 
 
 class Weights(Mapping[str, torch.Tensor]):
     """Parameter name -> fp32 tensor, in the model's order; each is read when asked for and not kept."""
 
-    def __init__(self, files: TensorFiles, names: Iterable[str]):
-        self._files = files
-        shapes = masters(files)
+    def __init__(self, tensors: TensorFiles, names: Iterable[str]):
+        self._tensors = tensors
+        shapes = masters(tensors)
         self.shapes = {name: shapes[name] for name in names}
         """Known without reading a tensor."""
 
@@ -72,7 +92,7 @@ class Weights(Mapping[str, torch.Tensor]):
         """One tensor; raises KeyError for an unknown name."""
         if name not in self.shapes:
             raise KeyError(name)
-        return self._files.read(name + MASTER)
+        return self._tensors.read(name + MASTER)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
@@ -81,8 +101,8 @@ class Weights(Mapping[str, torch.Tensor]):
         return len(self.shapes)
 
 
-def read_weights(path: str | Path) -> Weights:
+def read_weights(path: str | PathLike[str] | Place) -> Weights:
     """The weights of a checkpoint for one process. Raises DamagedCheckpoint where a file is not what was written."""
-    path = Path(path)
+    path = files.place(path)
     verify(path, build_mesh())
     return Weights(TensorFiles(path / TENSORS), read_state_file(path)["shapes"])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+from megaxf.checkpoint.files import Place, read_bytes
 from megaxf.config import Run, validate
 from megaxf.config_errors import ConfigError
 from megaxf.config_files import parse_yaml
@@ -31,13 +31,13 @@ SILENT = ("run_folder", "evaluate.", "checkpoint.", "metrics.", "data.")
 HORIZON = ("train.steps", "schedule.", "optimizer.learning_rate")
 
 
-def compare(run: Run, saved: Path, step: int) -> list[str]:
+def compare(run: Run, saved: Place, step: int) -> list[str]:
     """Sentences about what differs from the configuration in the file `saved`, for a run that goes on after `step`.
 
     Sections that are not in the file are not compared: weights that were imported have a model and no past.
     Raises ConfigError where the model is another one.
     """
-    old = parse_yaml(saved.read_text(encoding="utf-8"), str(saved))
+    old = parse_yaml(read_bytes(saved).decode(), str(saved))
     new = {section: value for section, value in run.model_dump(mode="json").items() if section in old}
     changed = {key: values for key, *values in differences(old, new)}
     model = [f"{key}: {was} -> {now}" for key, (was, now) in changed.items() if key.startswith("model.")]

@@ -1,0 +1,82 @@
+"""The last file of a checkpoint: size and checksum of each other. Where it is, all others are whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import xxhash
+
+from megaxf.checkpoint import files
+from megaxf.checkpoint.errors import CheckpointError, DamagedCheckpoint
+from megaxf.checkpoint.files import Entry, Place
+
+MANIFEST = "manifest.json"
+FORMAT_VERSION = 1
+CHUNK = 1 << 23
+
+
+def describe(path: Place, advance: Callable[[int], object] = lambda size: None) -> Entry:
+    """Size and checksum of a file, read in pieces, of whose sizes `advance` is told."""
+    checksum = xxhash.xxh3_128()
+    size = 0
+    with files.reading(path) as file:
+        while piece := file.read(CHUNK):
+            checksum.update(piece)
+            size += len(piece)
+            advance(len(piece))
+    return Entry(size, checksum.hexdigest())
+
+
+def write_manifest(folder: Place, entries: Mapping[str, Entry]) -> None:
+    """Say what a folder holds, when all of it is there."""
+    listed = {name: entry._asdict() for name, entry in sorted(entries.items())}
+    content = {"format_version": FORMAT_VERSION, "files": listed}
+    files.write_bytes(folder / MANIFEST, json.dumps(content, indent=1).encode())
+
+
+def read_manifest(folder: Place) -> dict[str, Entry]:
+    """The files of a checkpoint by name.
+
+    Raises DamagedCheckpoint where there is no readable manifest, CheckpointError for a format of another version.
+    """
+    path = folder / MANIFEST
+    if MANIFEST not in files.names(folder):
+        raise DamagedCheckpoint(f"{path} is missing: saving {folder.name} was interrupted")
+    try:
+        content: dict[str, Any] = json.loads(files.read_bytes(path))
+        version = content["format_version"]
+        entries = {name: Entry(int(entry["size"]), str(entry["xxh3_128"])) for name, entry in content["files"].items()}
+    except CheckpointError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpoint(f"{path} is not a manifest: {error}") from None
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path}: format_version = {version}, and this megaxf reads {FORMAT_VERSION}; "
+            "load the checkpoint with the megaxf that wrote it"
+        )
+    return entries
+
+
+def check_sizes(folder: Place) -> dict[str, Entry]:
+    """The manifest, with every file of it there in its full size; cheap.
+
+    Raises as `read_manifest` does, and DamagedCheckpoint naming a file that is gone or cut.
+    """
+    entries = read_manifest(folder)
+    found = files.sizes(folder)
+    for name, entry in entries.items():
+        if name not in found:
+            raise DamagedCheckpoint(f"{folder / name} is missing")
+        if found[name] != entry.size:
+            raise DamagedCheckpoint(f"{folder / name} has {found[name]} bytes, {entry.size} were written")
+    return entries
+
+
+def check_contents(folder: Place, names: Iterable[str], entries: Mapping[str, Entry]) -> None:
+    """Compare files with their checksums. Raises DamagedCheckpoint naming the first that differs."""
+    for name in names:
+        if describe(folder / name) != entries[name]:
+            raise DamagedCheckpoint(f"{folder / name} is not what was written: its checksum differs")

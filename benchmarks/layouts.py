@@ -37,26 +37,16 @@ def make_step(parallel: dict[str, Any], zero_stage: int, precision: str, sequenc
     """A training step of a model of 34M parameters at a layout, on the rank that this process is."""
     import torch
 
-    from megaxf.config import validate
+    from benchmarks.random_run import random_run
     from megaxf.engine import TorchBatch, create, micro_batches
     from megaxf.parallel.mesh import build_mesh
 
     model = {
         "vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8,
-        "num_attention_heads": 8, "max_position_embeddings": sequence,
+        "num_attention_heads": 8,
     }  # fmt: skip
-    run = validate(
-        {
-            "run_folder": "unused",
-            "model": model,
-            "data": {"sources": {"random": {"folder": "unused"}}, "sequence_length": sequence},
-            "train": {"steps": 1, "global_batch_size": BATCH, "micro_batch_size": 2, "precision": precision},
-            "optimizer": {"learning_rate": 1e-4},
-            "parallel": parallel,
-            "engine": {"zero_stage": zero_stage},
-        },
-        "benchmark",
-    )
+    train = {"global_batch_size": BATCH, "micro_batch_size": 2, "precision": precision}
+    run = random_run(model, sequence, train, parallel=parallel, engine={"zero_stage": zero_stage})
     mesh = build_mesh(run.parallel.degrees(), run.parallel.order)
     engine = create(run, mesh, "cpu")
     ids = torch.randint(8192, (BATCH, sequence + 1), generator=torch.Generator().manual_seed(0))

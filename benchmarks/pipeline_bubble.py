@@ -39,27 +39,18 @@ def make_step(schedule: str, count: int, hidden: int, sequence: int) -> Step:
     """A training step of a model whose head costs little, so that the stages are equal; gives the share waited."""
     import torch
 
-    from megaxf.config import validate
+    from benchmarks.random_run import random_run
     from megaxf.engine import TorchBatch, create
     from megaxf.parallel.collectives import barrier, gather_objects
     from megaxf.parallel.mesh import build_mesh
 
     model = {
         "vocab_size": 256, "hidden_size": hidden, "intermediate_size": 3 * hidden, "num_hidden_layers": 8,
-        "num_attention_heads": 8, "max_position_embeddings": sequence,
+        "num_attention_heads": 8,
     }  # fmt: skip
-    run = validate(
-        {
-            "run_folder": "unused",
-            "model": model,
-            "data": {"sources": {"random": {"folder": "unused"}}, "sequence_length": sequence},
-            "train": {"steps": 1, "global_batch_size": count, "micro_batch_size": 1, "precision": "fp32"},
-            "optimizer": {"learning_rate": 1e-4},
-            "parallel": {"pipeline_parallel_size": STAGES, "pipeline_schedule": schedule},
-            "engine": {"zero_stage": 1},
-        },
-        "benchmark",
-    )
+    train = {"global_batch_size": count, "micro_batch_size": 1, "precision": "fp32"}
+    parallel = {"pipeline_parallel_size": STAGES, "pipeline_schedule": schedule}
+    run = random_run(model, sequence, train, parallel=parallel, engine={"zero_stage": 1})
     mesh = build_mesh(run.parallel.degrees(), run.parallel.order)
     engine: Any = create(run, mesh, "cpu")
     passes = record_passes(engine._zero)

@@ -35,29 +35,20 @@ CASES = [f"{dtype}/{vocab}" for dtype in DTYPES for vocab in (8192, 32000)]
 
 def megaxf_step(shape: Shape, compiled: bool) -> Step:
     """The plain-torch engine of megaxf on one process, with gradient clipping off."""
-    from megaxf.config import validate
+    from benchmarks.random_run import random_run
     from megaxf.engine import TorchBatch, create
     from megaxf.parallel.mesh import build_mesh
 
     precision = "bf16" if shape.dtype == torch.bfloat16 else "fp32"
-    run = validate(
-        {
-            "run_folder": "unused",
-            "model": {
-                "vocab_size": shape.vocab, "hidden_size": shape.hidden, "intermediate_size": shape.ffn,
-                "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads,
-                "max_position_embeddings": shape.sequence, "tie_word_embeddings": False,
-            },
-            "data": {"sources": {"random": {"folder": "unused"}}, "sequence_length": shape.sequence},
-            "train": {
-                "steps": 1, "global_batch_size": shape.batch, "micro_batch_size": shape.batch, "gradient_clip": 0.0,
-                "precision": precision, "compile": compiled,
-            },
-            "optimizer": {"learning_rate": 1e-4},
-            "engine": {"zero_stage": 0},
-        },
-        "benchmark",
-    )  # fmt: skip
+    model = {
+        "vocab_size": shape.vocab, "hidden_size": shape.hidden, "intermediate_size": shape.ffn,
+        "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "tie_word_embeddings": False,
+    }  # fmt: skip
+    train = {
+        "global_batch_size": shape.batch, "micro_batch_size": shape.batch, "gradient_clip": 0.0,
+        "precision": precision, "compile": compiled,
+    }  # fmt: skip
+    run = random_run(model, shape.sequence, train, engine={"zero_stage": 0})
     engine = create(run, build_mesh(), "cpu")
     batch = TorchBatch(*shape.inputs())
     return partial(engine.train_step, [batch], 1e-4)

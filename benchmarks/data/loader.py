@@ -25,7 +25,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.data.rows import LENGTH, ROWS, memmap, order, write
+from benchmarks.data.rows import LENGTH, ROWS, memmap, options, order, write
 from benchmarks.data.rows_peers import PEERS
 from benchmarks.timing import alternate, median_ratio
 from data_pipeline.format.dataset import open_dataset
@@ -114,13 +114,7 @@ def resumes(folder: Path, rounds: int = 21) -> None:
 
 def main() -> None:
     """Makes the data, measures, prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=200_000_000)
-    parser.add_argument("--shards", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--batches", type=int, default=200, help="of 8 rows, a round")
-    parser.add_argument("--peers", nargs="*", choices=sorted(PEERS), default=sorted(PEERS))
-    arguments = parser.parse_args()
+    arguments = options(__doc__, shards=1000)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "tokens"
         write(folder, arguments.tokens, arguments.shards)

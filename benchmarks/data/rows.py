@@ -124,15 +124,20 @@ def contenders(folder: Path, batches: int, peers: list[str]) -> dict[str, Step]:
     return found
 
 
-def main() -> None:
-    """Makes the data, measures, prints a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(description: str | None, shards: int) -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=200_000_000)
-    parser.add_argument("--shards", type=int, default=10)
+    parser.add_argument("--shards", type=int, default=shards)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batches", type=int, default=200, help="of 8 rows, a round")
     parser.add_argument("--peers", nargs="*", choices=sorted(PEERS), default=sorted(PEERS))
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Makes the data, measures, prints a table."""
+    arguments = options(__doc__, shards=10)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "tokens"
         write(folder, arguments.tokens, arguments.shards)

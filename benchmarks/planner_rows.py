@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from megaxf.plan.conventions import full_per_token
-from megaxf.plan.parameters import Shape
+from megaxf.plan.parameters import Shape, Structure
 from megaxf.plan.throughput.constants import SOFTWARE, Software, is_calibration
 from megaxf.plan.throughput.hardware import Hardware, find
 from megaxf.plan.throughput.layout import Layout
@@ -66,6 +66,11 @@ class Plain(NamedTuple):
     attention_bias: bool = False
     qk_norm: bool = False
     sliding_window: int | None = None
+
+    @property
+    def structure(self) -> Structure:
+        """All are taken for members of the Llama family."""
+        return Structure()
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class LocalPart:
             batch.tokens, document_ids=batch.document_ids, positions=batch.positions, samples=batch.samples
         )
         if self._part.first:
-            hidden = model.embed(batch.tokens)
+            hidden = model.embed(batch.tokens, shared)
         for layer in self._layers:
             hidden = layer(hidden, shared)
         if not self._part.last:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from megaxf.models.rope_scaling import RopeScaling
+from megaxf.plan.parameters import Structure
 
 Count = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -52,6 +53,11 @@ class Config(BaseModel):
     """Keys that a query sees, its own included (Mistral)."""
     initializer_range: PositiveFloat = 0.02
     """Standard deviation of the initial weights."""
+
+    @property
+    def structure(self) -> Structure:
+        """For the planner."""
+        return Structure()
 
     @model_validator(mode="after")
     def _sizes_agree(self) -> Config:

@@ -1,8 +1,9 @@
-"""RMSNorm (arXiv 1910.07467)."""
+"""RMSNorm (arXiv 1910.07467) and LayerNorm (arXiv 1607.06450)."""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 
@@ -22,3 +23,17 @@ class RMSNorm(nn.Module):
         wide = x.float()
         normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return normed.to(x.dtype) * self.weight
+
+
+class LayerNorm(nn.Module):
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimension, computed in fp32 within one kernel."""
+
+    def __init__(self, size: int, eps: float, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(size, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(size, dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., size] -> [..., size]"""
+        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)

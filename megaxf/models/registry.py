@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-FAMILIES = ("llama",)
+FAMILIES = ("llama", "gpt2", "gpt_neox")
 
 
 def family(name: str) -> ModuleType:

@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 
 from megaxf.models.attention import cache_mask
+from megaxf.models.decoder import SelfAttention
 from megaxf.parallel.collectives import all_gather
 from megaxf.parallel.mesh import Axis
 from megaxf.parallel.transient import Transient
@@ -37,8 +38,8 @@ def apply_context(model: Any, axis: Axis) -> None:
     model.make_mask = partial(own_views, axis=axis)
     for layer in model.layers:
         # What is recomputed as a whole lives as short as the gathered keys: gathering them once more saves nothing.
-        attend = partial(attend_over, axis=axis, attention=layer.self_attn.attend, keep=layer.recompute == "full")
-        layer.self_attn.attend = attend
+        (own,) = (module for module in layer.modules() if isinstance(module, SelfAttention))
+        own.attend = partial(attend_over, axis=axis, attention=own.attend, keep=layer.recompute == "full")
 
 
 def own_columns(batch: Any, axis: Axis) -> Any:

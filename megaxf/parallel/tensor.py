@@ -31,6 +31,10 @@ class Region(NamedTuple):
     sequence: bool
     """Whether each holds a share of the sequence outside of the matrices."""
 
+    def share(self, x: torch.Tensor) -> torch.Tensor:
+        """This rank's share [batch, seq/tp] of what each token has, [batch, seq]."""
+        return x.chunk(self.axis.size, dim=1)[self.axis.rank]
+
     def leave(self, x: torch.Tensor) -> torch.Tensor:
         """The ranks' parts [batch, seq, hidden] of a sum -> the sum, or this rank's share of its sequence."""
         return scatter_to(x, self.axis) if self.sequence else reduce_from(x, self.axis)
@@ -82,8 +86,17 @@ class ShareDropout(Dropout):
 
     def forward(self, x: torch.Tensor, keys: torch.Tensor | None) -> torch.Tensor:
         """x: [batch, seq/tp, hidden]; keys: of the whole sequence [batch, seq]"""
-        axis = self.region.axis
-        return super().forward(x, None if keys is None else keys.chunk(axis.size, dim=1)[axis.rank])
+        return super().forward(x, None if keys is None else self.region.share(keys))
+
+
+class ShareEmbedding(Embedding):
+    """A whole table, for the tokens of this rank's share of the sequence."""
+
+    region: Region
+
+    def forward(self, places: torch.Tensor) -> torch.Tensor:
+        """Rows of the table [batch, seq] -> [batch, seq/tp, hidden]"""
+        return super().forward(self.region.share(places))
 
 
 class _Columns(torch.autograd.Function):
@@ -123,8 +136,18 @@ def _input_gradient(gradients: tuple[torch.Tensor, ...], weights: list[torch.Ten
     return flat.unflatten(0, gradients[0].shape[:2])
 
 
-TWINS: dict[str, type[nn.Module]] = {"column": ColumnLinear, "row": RowLinear}
-"""Kind of a matrix in TENSOR_PLAN -> its parallel twin."""
+TWINS: dict[tuple[str, type[nn.Module]], type[nn.Module]] = {
+    ("column", Linear): ColumnLinear,
+    ("row", Linear): RowLinear,
+    ("vocab", Embedding): VocabEmbedding,
+    ("vocab", Linear): Linear,
+}
+"""Kind in TENSOR_PLAN and class of a module -> its parallel twin."""
+SHARING: dict[tuple[str, type[nn.Module]], type[nn.Module]] = {
+    ("sequence", Dropout): ShareDropout,
+    ("sequence", Embedding): ShareEmbedding,
+}
+"""The same, of what has another twin where ranks share the sequence only."""
 
 
 def apply_tensor(model: Any, plan: Mapping[str, str], axis: Axis, sequence: bool) -> None:
@@ -134,12 +157,10 @@ def apply_tensor(model: Any, plan: Mapping[str, str], axis: Axis, sequence: bool
     """
     region = Region(axis, sequence)
     cuts = tensor_cuts(model, plan, axis.size)
+    twins = TWINS | SHARING if sequence else TWINS
     for name, kind in list(planned(model, plan)):
         module: Any = model.get_submodule(name)
-        if kind == "vocab":
-            twin: Any = VocabEmbedding if isinstance(module, Embedding) else Linear
-        else:
-            twin = ShareDropout if sequence and isinstance(module, Dropout) else TWINS.get(kind)
+        twin = twins.get((kind, type(module)))
         if twin is None:
             continue
         module.__class__ = twin

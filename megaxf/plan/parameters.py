@@ -5,6 +5,25 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 
+class Structure(NamedTuple):
+    """What the decoders of a family are made of, beside the sizes of their parts; by default as Llama's."""
+
+    mlp_matrices: int = 3
+    """3: gate, up and down (SwiGLU); 2: up and down."""
+    layer_norm: bool = False
+    """Whether norms have a bias beside their weight (LayerNorm, not RMSNorm)."""
+    output_bias: bool = False
+    """Whether the attention's output matrix has a bias."""
+    mlp_bias: bool = False
+    """Whether the MLP's matrices have biases."""
+    fused_heads: bool = False
+    """Whether q, k and v are one matrix."""
+    rotary: float = 1.0
+    """Share of a head's dimensions that are rotary."""
+    learned_positions: int = 0
+    """Rows of the table of positions that is added to the embeddings; 0 where there is none."""
+
+
 class Shape(Protocol):
     """The sizes that the planner needs, under the names of a model's Config."""
 
@@ -52,6 +71,10 @@ class Shape(Protocol):
     def sliding_window(self) -> int | None:
         """Keys that a query sees; all earlier ones where None."""
 
+    @property
+    def structure(self) -> Structure:
+        """What it is made of."""
+
 
 class ParameterCount(NamedTuple):
     """Counts of parameters; total = embedding + non_embedding."""
@@ -59,7 +82,7 @@ class ParameterCount(NamedTuple):
     total: int
     """All that is stored and trained; a tied table once."""
     embedding: int
-    """The embedding table, and the output matrix where it is another one."""
+    """The tables of tokens and of positions, and the output matrix where it is another one."""
     non_embedding: int
     """The layers and the final norm."""
     matmul: int
@@ -68,22 +91,31 @@ class ParameterCount(NamedTuple):
 
 
 def count(shape: Shape) -> ParameterCount:
-    """The parameters of a model of the Llama family."""
+    """The parameters of a model."""
     table = shape.vocab_size * shape.hidden_size
     matrices = shape.num_hidden_layers * layer_matrices(shape)
-    norms = (2 * shape.num_hidden_layers + 1) * shape.hidden_size
-    if shape.qk_norm:
-        norms += 2 * shape.num_hidden_layers * shape.head_dim
-    heads_with_bias = shape.num_attention_heads + 2 * shape.num_key_value_heads if shape.attention_bias else 0
-    biases = shape.num_hidden_layers * heads_with_bias * shape.head_dim
-    embedding = table if shape.tie_word_embeddings else 2 * table
-    non_embedding = matrices + norms + biases
+    norms = (2 * shape.num_hidden_layers + 1) * shape.hidden_size * (2 if shape.structure.layer_norm else 1)
+    vectors = norms + shape.num_hidden_layers * _layer_vectors(shape)
+    embedding = (1 if shape.tie_word_embeddings else 2) * table + shape.structure.learned_positions * shape.hidden_size
+    non_embedding = matrices + vectors
     return ParameterCount(embedding + non_embedding, embedding, non_embedding, matrices + table)
 
 
 def layer_matrices(shape: Shape) -> int:
-    """Elements of one layer's matrices: the attention's, and the three of SwiGLU."""
-    return attention_matrices(shape) + 3 * shape.hidden_size * shape.intermediate_size
+    """Elements of one layer's matrices: the attention's and the MLP's."""
+    return attention_matrices(shape) + shape.structure.mlp_matrices * shape.hidden_size * shape.intermediate_size
+
+
+def _layer_vectors(shape: Shape) -> int:
+    """Elements of one layer's biases on matrices, and of the norms of q and k."""
+    structure, vectors = shape.structure, 0
+    if shape.attention_bias:
+        vectors += (shape.num_attention_heads + 2 * shape.num_key_value_heads) * shape.head_dim
+    if structure.output_bias:
+        vectors += shape.hidden_size
+    if structure.mlp_bias:
+        vectors += (structure.mlp_matrices - 1) * shape.intermediate_size + shape.hidden_size
+    return vectors + (2 * shape.head_dim if shape.qk_norm else 0)
 
 
 def attention_matrices(shape: Shape) -> int:

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from megaxf.models.llama import RECOMPUTE, TENSOR_PLAN, Model
+from megaxf.models.decoder import RECOMPUTE
+from megaxf.models.llama import TENSOR_PLAN, Model
 from megaxf.models.loss import chunked_cross_entropy
 
 

@@ -37,8 +37,8 @@ def test_logits_before_a_changed_token_keep_every_bit(tiny, tokens, backend, win
 @windows
 def test_gradients_flow_backwards_only(tiny, tokens, backend, window):
     model = tiny(attention_backend=backend, sliding_window=window)
-    embedded = model.embed(tokens).detach().requires_grad_()
-    model.embed = lambda _: embedded
+    embedded = model.embed(tokens, model.shared(tokens)).detach().requires_grad_()
+    model.embed = lambda *_: embedded
     model.logits(model(tokens))[:, 9].sum().backward()
     reached = embedded.grad.abs().sum(-1) > 0
     first = 0 if window is None else 9 - 2 * (window - 1)

@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
-from megaxf.models.llama import Config, Model
+from megaxf.config import load_model
+from megaxf.models.llama import Config
+from megaxf.models.registry import family
 from megaxf.plan.parameters import count
 from tests.plan.shapes import shape
 
@@ -21,13 +22,14 @@ PUBLISHED = {
     "mistral-7b": 7_241_732_096,
     "qwen2.5-0.5b": 494_032_768,
     "qwen3-0.6b": 596_049_920,
+    "gpt2": 124_439_808,
+    "pythia-160m": 162_322_944,
+    "pythia-1b": 1_011_781_632,
 }
 
 
 def shipped(name):
-    settings = yaml.safe_load((MODELS / f"{name}.yaml").read_text())
-    assert settings.pop("family") == "llama"
-    return Config(**settings)
+    return load_model(str(MODELS / f"{name}.yaml"))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -72,11 +74,9 @@ def test_tied_head_is_stored_once_and_multiplied_once():
     assert tied.non_embedding == free.non_embedding
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_equals_the_sizes_of_the_built_model(seed):
-    draw = random.Random(seed)
+def llama(draw):
     kv_heads = draw.choice([1, 2, 3])
-    config = Config(
+    return Config(
         vocab_size=draw.randint(10, 500),
         hidden_size=draw.randint(8, 100),
         intermediate_size=draw.randint(8, 300),
@@ -89,11 +89,36 @@ def test_equals_the_sizes_of_the_built_model(seed):
         attention_bias=draw.random() < 0.5,
         qk_norm=draw.random() < 0.5,
     )
+
+
+def gpt(draw, name, **more):
+    heads = draw.randint(1, 6)
+    return family(name).Config(
+        vocab_size=draw.randint(10, 500),
+        hidden_size=heads * 2 * draw.randint(1, 20),
+        intermediate_size=draw.randint(8, 300),
+        num_hidden_layers=draw.randint(1, 4),
+        num_attention_heads=heads,
+        max_position_embeddings=draw.randint(10, 99),
+        tie_word_embeddings=draw.random() < 0.5,
+        **more,
+    )
+
+
+def neox(draw):
+    return gpt(draw, "gpt_neox", rotary_pct=1.0, attention_bias=draw.random() < 0.5)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("make", [llama, lambda draw: gpt(draw, "gpt2"), neox], ids=["llama", "gpt2", "neox"])
+def test_equals_the_sizes_of_the_built_model(make, seed):
+    config = make(random.Random(seed))
     with torch.device("meta"):
-        model = Model(config)
+        model = family(config.family).Model(config)
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     counted = count(config)
-    outside = sum(size for name, size in sizes.items() if "embed" in name or "lm_head" in name)
+    ends = ("embed", "lm_head", "wte", "wpe")
+    outside = sum(size for name, size in sizes.items() if any(end in name for end in ends))
     matrices = sum(p.numel() for p in model.layers.parameters() if p.dim() == 2)
     assert counted == (
         sum(sizes.values()),

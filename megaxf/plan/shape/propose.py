@@ -14,7 +14,7 @@ from math import ceil, floor, log
 from typing import NamedTuple
 
 from megaxf.plan.errors import PlanError
-from megaxf.plan.parameters import count
+from megaxf.plan.parameters import Structure, count
 from megaxf.plan.quantities import quantity
 from megaxf.plan.shape.published import usual_aspect
 
@@ -66,6 +66,11 @@ class Sizes:
     attention_bias: bool = False
     qk_norm: bool = False
     sliding_window: int | None = None
+
+    @property
+    def structure(self) -> Structure:
+        """A proposal is of the Llama family."""
+        return Structure()
 
 
 class Wish(NamedTuple):

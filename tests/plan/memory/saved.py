@@ -28,8 +28,8 @@ def saved_bytes(layer, x, shared, known):
 def saved_by_layer(model, tokens, dtype, **inputs):
     """Bytes that the first layer of a model keeps of the rows `tokens` [batch, seq]."""
     shared = model.shared(tokens, samples=torch.arange(len(tokens)), **inputs)
-    x = model.embed(tokens).to(dtype).detach().requires_grad_()
-    known = [*model.parameters(), shared.cos, shared.sin, shared.keys]
+    x = model.embed(tokens, shared).to(dtype).detach().requires_grad_()
+    known = [*model.parameters(), *shared.rotation, shared.positions, shared.keys]
     if isinstance(shared.mask, torch.Tensor):
         known.append(shared.mask)
     return saved_bytes(model.layers[0], x, shared, known)

@@ -1,0 +1,60 @@
+"""GPT-2 and GPT-NeoX with the same weights as in transformers (fp32, eager) have its logits, loss, gradients, tokens.
+
+Sizes differ from each other, weights are large enough that attention is far from uniform.
+"""
+
+import pytest
+import torch
+
+from megaxf.generate import Sampling, generate
+from megaxf.models.attention import BACKENDS
+from megaxf.models.loss import chunked_cross_entropy
+from tests.parity.families import CASES, as_theirs, our_model, their_model
+
+LENGTH = 56
+TOLERANCE = 1e-5
+"""Of the difference's norm to the norm, as in test_transformers.py."""
+
+
+def distance(ours, theirs):
+    return ((ours - theirs).norm() / theirs.norm()).item()
+
+
+@pytest.mark.parametrize("backend", list(BACKENDS))
+@pytest.mark.parametrize("case", CASES)
+def test_logits_loss_and_every_gradient(case, backend):
+    ours = our_model(case, attention_backend=backend)
+    theirs = their_model(ours)
+    tokens = torch.randint(0, 101, (2, LENGTH), generator=torch.Generator().manual_seed(8))
+    labels = torch.full_like(tokens, -100)
+    labels[:, :-1] = tokens[:, 1:]
+    labels[0, 20:40] = -100
+    output = theirs(tokens, labels=labels.roll(1, 1))
+    output.loss.backward()
+
+    hidden = ours(tokens)
+    loss, _ = chunked_cross_entropy(hidden.flatten(0, 1), ours.head_weight(), labels.flatten(), chunk_size=50)
+    count = (labels != -100).sum()
+    (loss / count).backward()
+
+    assert distance(ours.logits(hidden), output.logits) < TOLERANCE
+    assert distance(ours.logits(hidden)[:, -1], output.logits[:, -1]) < TOLERANCE
+    assert (loss / count).item() == pytest.approx(output.loss.item(), rel=TOLERANCE)
+    expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    gradients = as_theirs({name: parameter.grad for name, parameter in ours.named_parameters()})
+    assert gradients.keys() == expected.keys()
+    for name, gradient in gradients.items():
+        assert distance(gradient, expected[name]) < TOLERANCE, name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_greedy_tokens(case):
+    ours = our_model(case)
+    theirs = their_model(ours).eval()
+    prompts = [[7, 3, 88, 4, 51], [9], [60, 61, 62, 63, 64, 65, 66, 67, 68]]
+    found = generate(ours, prompts, max_new_tokens=20, sampling=Sampling(), prefill_chunk=4)
+    for prompt, result in zip(prompts, found, strict=True):
+        expected = theirs.generate(
+            torch.tensor([prompt]), max_new_tokens=20, do_sample=False, use_cache=False, eos_token_id=None
+        )
+        assert result.tokens == expected[0, len(prompt) :].tolist()

@@ -147,11 +147,19 @@ class Evaluate(Section):
 
 
 class Checkpoint(Section):
-    """When to save and what to keep."""
+    """When to save, where, and what to keep."""
 
+    folder: str | None = Field(default=None, min_length=1)
+    """A folder or a URL of fsspec; by default `checkpoints` in the run folder."""
     every: NonNegative = 0
     """Steps between checkpoints; the last step is always saved, 0 saves only that."""
     keep_last: Positive = 2
+    keep_every: Positive | None = None
+    """Checkpoints of steps that are multiples of it are kept for ever."""
+    export: Literal["none", "huggingface"] = "none"
+    """What checkpoints contain for use without conversion."""
+    export_every: Positive | None = None
+    """Only checkpoints of steps that are multiples of it contain the export, and that of the last step."""
 
 
 class Metrics(Section):

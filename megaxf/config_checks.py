@@ -158,6 +158,25 @@ def _peak_is_the_peak(schedule: Any, optimizer: Any) -> Iterator[str]:
         )
 
 
+def _kept_steps_are_saved(checkpoint: Any, train: Any) -> Iterator[str]:
+    for key, steps in (("keep_every", checkpoint.keep_every), ("export_every", checkpoint.export_every)):
+        if steps is not None and (steps > train.steps or not checkpoint.every or steps % checkpoint.every):
+            yield (
+                f"checkpoint.{key} = {steps} meets no checkpoint, with checkpoint.every = {checkpoint.every} and "
+                f"train.steps = {train.steps}; use a multiple of checkpoint.every, or remove it"
+            )
+    if checkpoint.export_every and checkpoint.export == "none":
+        yield "checkpoint.export_every has no effect with checkpoint.export = none; remove it, or use huggingface"
+
+
+def _run_folder_is_on_a_disk(run_folder: str) -> Iterator[str]:
+    if "://" in run_folder:
+        yield (
+            f"run_folder = {run_folder} is a URL, and metrics are written on a disk; name a folder, and the URL as "
+            "checkpoint.folder"
+        )
+
+
 CHECKS: dict[Callable[..., Iterator[str]], tuple[str, ...]] = {
     _sequence_fits_the_model: ("data", "model"),
     _shares_have_an_effect: ("data",),
@@ -170,5 +189,7 @@ CHECKS: dict[Callable[..., Iterator[str]], tuple[str, ...]] = {
     _batches_are_whole: ("train",),
     _schedule_fits_the_run: ("schedule", "train"),
     _peak_is_the_peak: ("schedule", "optimizer"),
+    _kept_steps_are_saved: ("checkpoint", "train"),
+    _run_folder_is_on_a_disk: ("run_folder",),
 }
 """Each check with the sections that it takes."""

@@ -151,6 +151,22 @@ def test_sections_agree_and_every_setting_has_an_effect(load, overrides, sentenc
     assert problem.startswith(sentence)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["checkpoint.every=5", "checkpoint.keep_every=12"], "checkpoint.keep_every = 12 meets no checkpoint"),
+        (["checkpoint.keep_every=10"], "checkpoint.keep_every = 10 meets no checkpoint, with checkpoint.every = 0"),
+        (["checkpoint.every=9", "checkpoint.keep_every=108"], "checkpoint.keep_every = 108 meets no checkpoint"),
+        (["checkpoint.every=5", "checkpoint.export_every=10"], "export_every has no effect with checkpoint.export"),
+        (["run_folder=s3://runs/a"], "run_folder = s3://runs/a is a URL, and metrics are written on a disk"),
+    ],
+)
+def test_checkpoints_that_are_kept_are_saved(load, overrides, sentence):
+    (problem,) = problems(load, *overrides)
+    assert sentence in problem
+    assert load("checkpoint.every=5", "checkpoint.keep_every=20", "checkpoint.folder=s3://runs/a")
+
+
 def test_all_faults_come_at_once(load):
     found = problems(
         load,

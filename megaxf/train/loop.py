@@ -59,7 +59,7 @@ def train(
     Raises ConfigError, DataError and CheckpointError, the same on every rank, before the first step where possible.
     """
     check_world(run, mesh.world_size)
-    folder = RunFolder(run.run_folder)
+    folder = RunFolder(run.run_folder, run.checkpoint.folder)
     standing = look(folder, run, mesh, must_resume)
     if standing.step >= run.train.steps:
         report.say(f"{run.run_folder} stands at step {standing.step} of {run.train.steps}: nothing is left to do")
@@ -204,6 +204,7 @@ class Trainer:
             config=to_yaml(self.run),
             tokenizer=self.feed.batches.tokenizer_folder(),
             keep_last=self.run.checkpoint.keep_last,
+            keep_every=self.run.checkpoint.keep_every,
         )
         self.saved_step = step
         self.report.say(f"saved {path} in {time.perf_counter() - started:.1f} s")

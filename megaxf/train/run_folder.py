@@ -5,7 +5,7 @@ environment.json   versions, git state, hosts and devices of each start
 metrics.jsonl      a line a step
 positions.jsonl    where in its data the run stood at each start, checkpoint and end; see data_pipeline.audit.positions
 tensorboard/       the same for TensorBoard
-checkpoints/       step-00000012, ...
+checkpoints/       step-00000012, ..., unless checkpoint.folder names another place
 loss.png           drawn when the run ends or stops
 """
 
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.audit.positions import POSITIONS
+from megaxf.checkpoint.files import place
+from megaxf.checkpoint.finding import CHECKPOINTS
 from megaxf.config import Run, to_yaml
 from megaxf.config_errors import ConfigError
 
@@ -26,14 +28,15 @@ LOGS = (".log", ".out", ".err")
 class RunFolder:
     """Paths of one run folder."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, checkpoints: str | None = None) -> None:
+        """checkpoints: the folder or URL for them, where they are not to lie in the run folder."""
         self.path = Path(path)
         self.config = self.path / "config.yaml"
         self.environment = self.path / "environment.json"
         self.metrics = self.path / "metrics.jsonl"
         self.positions = self.path / POSITIONS
         self.tensorboard = self.path / "tensorboard"
-        self.checkpoints = self.path / "checkpoints"
+        self.checkpoints = place(checkpoints or self.path / CHECKPOINTS)
         self.plot = self.path / "loss.png"
 
     def check(self) -> None:

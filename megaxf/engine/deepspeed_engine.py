@@ -69,16 +69,17 @@ class ZeroEngine(CountsUpdates):
         self._make_optimizer_state(groups)
         self._set_loss_scale()
 
-    def train_step(self, micro_batches: Sequence[TorchBatch], learning_rate: float) -> StepResult:
+    def train_step(
+        self, micro_batches: Sequence[TorchBatch], learning_rate: float, loss_limit: float | None = None
+    ) -> StepResult:
         """One update; see the protocol."""
         batches = [self._placed.columns(batch) for batch in micro_batches]
-        sums = Sums(batches, self._axis, self._device)
+        sums = Sums(batches, self._axis, self._device, loss_limit)
         set_learning_rate(self._optimizer, learning_rate)
         for index, batch in enumerate(batches):
             self._zero.set_gradient_accumulation_boundary(index == len(batches) - 1)
             loss, nll = self._zero(batch)
-            self._zero.backward(loss * (sums.scale * self._axis.size), scale_wrt_gas=False)
-            sums.add(loss, nll)
+            self._zero.backward(sums.add(loss, nll) * (sums.scale * self._axis.size), scale_wrt_gas=False)
         self._zero.step()
         return self._result(sums)
 
@@ -86,9 +87,11 @@ class ZeroEngine(CountsUpdates):
         """The numbers of the step that DeepSpeed has just made or skipped, which is counted; collective."""
         applied = self._zero.was_step_applied()
         self._optimizer_step += applied
-        skipped = self._loss_scale is not None and self._loss_scale.update(overflowed=not applied)
+        result = sums.result(float(self._zero.get_global_grad_norm()))
+        if self._loss_scale is not None and not result.refused:
+            result = result._replace(skipped=self._loss_scale.update(overflowed=not applied))
         self._set_loss_scale()
-        return sums.result(float(self._zero.get_global_grad_norm()))._replace(skipped=skipped)
+        return result
 
     def _set_loss_scale(self) -> None:
         if self._loss_scale is not None:
@@ -142,6 +145,10 @@ class ZeroEngine(CountsUpdates):
         size = weight.partition_numel()
         flat = torch.nn.functional.pad(value.flatten(), (0, size * self._axis.size - value.numel()))
         return flat[self._axis.rank * size :][:size].to(self._device)
+
+    def replicated(self) -> dict[str, torch.Tensor]:
+        """See the protocol: the weights computed with; nothing at stage 3, where no rank keeps what others hold."""
+        return {} if self._stage == 3 else dict(self._placed.weights)
 
     @contextmanager
     def model_for_inference(self) -> Iterator[torch.nn.Module]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -38,25 +39,39 @@ class Sums:
     One message before the forward passes, the number of targets, which every gradient is divided by; one after them.
     """
 
-    def __init__(self, batches: Sequence[TorchBatch], axis: Axis, device: torch.device) -> None:
-        self._axis, self._device = axis, device
+    def __init__(
+        self, batches: Sequence[TorchBatch], axis: Axis, device: torch.device, loss_limit: float | None = None
+    ) -> None:
+        self._axis, self._device, self._limit, self._left = axis, device, loss_limit, len(batches)
         self.tokens = int(sum_numbers([sum(batch.counted() for batch in batches)], axis, device)[0])
         self.scale = 1 / max(self.tokens, 1)
         """What a summed loss is multiplied by; a batch without a target gives a gradient of zero."""
-        self._loss = torch.zeros(2, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(3, dtype=torch.float64, device=device)
+        """Loss, negative log-likelihood, and how many ranks have refused the step."""
 
-    def add(self, loss: torch.Tensor, nll: torch.Tensor) -> None:
-        """Count one micro-batch in, without waiting for the device."""
-        self._loss += torch.stack([loss.detach(), nll.detach()])
+    def add(self, loss: torch.Tensor, nll: torch.Tensor) -> torch.Tensor:
+        """Count one micro-batch in, without waiting for the device; gives the loss to go backward from.
+
+        That of the last micro-batch is NaN where the step's loss is not below the limit: no engine makes an update from
+        a gradient that is not finite, so that each refuses the step in the way it has anyway.
+        """
+        self._sums[:2] += torch.stack([loss.detach(), nll.detach()])
+        self._left -= 1
+        if self._limit is None or self._left:
+            return loss
+        total = sum_tensor(self._sums[:2].clone(), self._axis) * self.scale
+        refused = ~(total.isfinite().all() & (total[1] < self._limit))
+        self._sums[2] = refused
+        return loss * torch.where(refused, math.nan, 1.0)
 
     def share(self, axis: Axis) -> None:
         """Give to all ranks of an axis what those among them have counted that compute the loss; collective."""
-        sum_tensor(self._loss, axis)
+        sum_tensor(self._sums, axis)
 
     def result(self, grad_norm: float) -> StepResult:
         """The numbers of the step; collective."""
-        loss, nll = sum_numbers(list(self._loss), self._axis, self._device)
-        return StepResult(nll * self.scale, (loss - nll) * self.scale, grad_norm, self.tokens)
+        loss, nll, refused = sum_numbers(list(self._sums), self._axis, self._device)
+        return StepResult(nll * self.scale, (loss - nll) * self.scale, grad_norm, self.tokens, refused=refused > 0)
 
 
 @contextmanager

@@ -121,16 +121,17 @@ class PipelineEngine(ZeroEngine):
             config_class=DeepSpeedConfig(config, grid),
         )
 
-    def train_step(self, micro_batches: Sequence[TorchBatch], learning_rate: float) -> StepResult:
+    def train_step(
+        self, micro_batches: Sequence[TorchBatch], learning_rate: float, loss_limit: float | None = None
+    ) -> StepResult:
         """One update; see the protocol."""
         batches = [self._placed.columns(batch) for batch in micro_batches]
-        sums = Sums(batches, self._axis, self._device)
+        sums = Sums(batches, self._axis, self._device, loss_limit)
         set_learning_rate(self._optimizer, learning_rate)
         factor = sums.scale * self._axis.size * self._zero.gradient_accumulation_steps()
 
         def finish(loss: torch.Tensor, nll: torch.Tensor) -> torch.Tensor:
-            sums.add(loss, nll)
-            return loss * factor
+            return sums.add(loss, nll) * factor
 
         self._borrowed_gradients.clear()
         self._start(batches, finish)

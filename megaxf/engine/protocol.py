@@ -29,6 +29,8 @@ class StepResult(NamedTuple):
     skipped: bool = False
     """fp16: the scaled gradient overflowed, so the step changed nothing, and the next one has a smaller scale. An
     overflow at the smallest scale is not a skipped step but a gradient that is not finite."""
+    refused: bool = False
+    """The loss was not below the limit that was given, so the step changed nothing; `loss` is what it was."""
 
 
 class Engine(Protocol):
@@ -40,10 +42,13 @@ class Engine(Protocol):
     optimizer_step: int
     """Updates made so far (AdamW's count); set it after write_state when loading."""
 
-    def train_step(self, micro_batches: Sequence[TorchBatch], learning_rate: float) -> StepResult:
+    def train_step(
+        self, micro_batches: Sequence[TorchBatch], learning_rate: float, loss_limit: float | None = None
+    ) -> StepResult:
         """One update from this rank's share of the global batch; collective.
 
         The gradient is that of (sum of the loss over all targets of all ranks) / (their number), however it is cut.
+        loss_limit: makes no update where the loss is not below it, which costs a tiny message between ranks.
         """
         ...
 
@@ -69,6 +74,10 @@ class Engine(Protocol):
 
     def write_state(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
         """Set what `read_state` gives, the model's own weights too; without moments they start anew; collective."""
+        ...
+
+    def replicated(self) -> dict[str, torch.Tensor]:
+        """What this rank holds and every rank along `mesh.replicas` should hold bit for bit alike, by name."""
         ...
 
     def model_for_inference(self) -> AbstractContextManager[torch.nn.Module]:

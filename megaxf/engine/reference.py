@@ -38,15 +38,16 @@ class ReferenceEngine(CountsUpdates):
         self._optimizer = build_adamw(self._masters, run.optimizer)
         self._update: Update = CompiledUpdate() if run.train.compile else plain_update
 
-    def train_step(self, micro_batches: Sequence[TorchBatch], learning_rate: float) -> StepResult:
+    def train_step(
+        self, micro_batches: Sequence[TorchBatch], learning_rate: float, loss_limit: float | None = None
+    ) -> StepResult:
         """One update; see the protocol."""
         batches = [self._placed.columns(batch) for batch in micro_batches]
-        sums = Sums(batches, self._axis, self._device)
+        sums = Sums(batches, self._axis, self._device, loss_limit)
         self._gradients.clear()
         for batch in batches:
             loss, nll = self._objective(batch)
-            (loss * sums.scale).backward()
-            sums.add(loss, nll)
+            (sums.add(loss, nll) * sums.scale).backward()
         self._gradients.sum_over(self._axis)
         set_learning_rate(self._optimizer, learning_rate)
         norm = self._update(self._optimizer, self._masters, self._weights, self._gradients.sums, self._norm, self._clip)
@@ -85,6 +86,16 @@ class ReferenceEngine(CountsUpdates):
         for key in MOMENTS:
             if key in own:
                 state[key].copy_(own[key])
+
+    def replicated(self) -> dict[str, torch.Tensor]:
+        """See the protocol; masters and optimizer state are replicated, too."""
+        tensors: dict[str, torch.Tensor] = dict(self._weights)
+        for name, master in self._masters.items():
+            state = self._optimizer.state[master]
+            own = {} if master is self._weights[name] else {"master": master}
+            own |= {key: state[key] for key in MOMENTS if key in state}
+            tensors |= {f"{name}/{key}": tensor for key, tensor in own.items()}
+        return tensors
 
     @contextmanager
     def model_for_inference(self) -> Iterator[torch.nn.Module]:

@@ -1,0 +1,35 @@
+"""The weights of a model by name, read when they are asked for: what checkpoints and foreign files give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+PIECE = 1 << 24
+"""Elements of a piece, about: 64 MB of fp32."""
+
+
+class Weights(Mapping[str, torch.Tensor]):
+    """Whole tensors by name, in the model's order, each read when asked for and not kept.
+
+    A source defines `shapes` and `__getitem__`, and `pieces` where it can read a part of a tensor alone.
+    """
+
+    shapes: Mapping[str, torch.Size]
+    """Known before any tensor is read."""
+
+    def pieces(self, name: str) -> Iterator[torch.Tensor]:
+        """One tensor cut along its first dimension, for those who need not hold it whole."""
+        yield from self[name].split(rows_of_piece(self.shapes[name]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+
+def rows_of_piece(shape: torch.Size) -> int:
+    """How many rows of a tensor make a piece."""
+    return max(PIECE // max(shape[1:].numel(), 1), 1)

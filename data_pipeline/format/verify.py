@@ -1,8 +1,8 @@
-"""Reads every byte of a shard folder and compares it with the hashes, and what the bytes mean with one another."""
+"""Reads every byte of a data set and compares it with the hashes, and what the bytes mean with one another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.format.files import Fault, list_sizes, raise_faults, size_faults
+from data_pipeline.format.files import Fault, raise_faults, size_faults
 from data_pipeline.format.hashes import HASH_DTYPE, MIB, Hashes, hash_bytes, hash_file
 from data_pipeline.format.manifest import (
     LENGTH_DTYPE,
@@ -20,8 +20,8 @@ from data_pipeline.format.manifest import (
     UNKNOWN_FILE,
     Manifest,
     Shard,
-    read_manifest,
 )
+from data_pipeline.format.place import Folder, Place
 
 Advance = Callable[[int], Any]
 
@@ -44,7 +44,7 @@ class Verified(NamedTuple):
 
 def verify(folder: str | Path, advance: Advance = lambda size: None) -> int:
     """Reads all of a data set and returns the bytes read. Raises DataError that names every fault."""
-    found = find_faults(folder, advance)
+    found = find_faults(Folder(folder), advance)
     raise_faults(found.faults)
     return found.bytes
 
@@ -55,20 +55,19 @@ def bytes_to_read(manifest: Manifest) -> int:
     return sum(shard.file_size(ending) for shard in shards for ending in shard.file_hashes())
 
 
-def find_faults(folder: str | Path, advance: Advance = lambda size: None) -> Verified:
+def find_faults(place: Place, advance: Advance = lambda size: None) -> Verified:
     """Reads all of a data set; `advance` hears of bytes from several threads. Raises DataError for a bad manifest only.
 
     Sizes, the hash of each file and of each MiB, the lengths and EODs of documents, their origins, and files that the
     manifest does not list.
     """
-    folder = Path(folder)
-    manifest = read_manifest(folder)
-    faults, origins = _check_origins(folder, manifest)
+    manifest = place.manifest()
+    faults, origins = _check_origins(place, manifest)
     checked = 0
     for split, record in manifest.splits.items():
-        faults += size_faults(folder, manifest, split) + list(_strangers(folder / split, manifest, split))
+        faults += _listing_faults(place, manifest, split)
         known = {shard.bin_xxh3_128: shard.name for shard in record.shards}
-        check = partial(_check_shard, folder / split, manifest, known, origins, advance)
+        check = partial(_check_shard, place, split, manifest, known, origins, advance)
         with ThreadPoolExecutor(_THREADS) as pool:
             for size, found in pool.map(check, record.shards):
                 checked += size
@@ -76,38 +75,59 @@ def find_faults(folder: str | Path, advance: Advance = lambda size: None) -> Ver
     return Verified(checked, faults)
 
 
-def _check_origins(folder: Path, manifest: Manifest) -> tuple[list[Fault], int | None]:
+def _listing_faults(place: Place, manifest: Manifest, split: str) -> list[Fault]:
+    """What the names and sizes of the files tell."""
+    sizes = place.sizes(split)
+    return size_faults(place.name, manifest, split, sizes) + list(_strangers(place.name, sizes, manifest, split))
+
+
+def _check_origins(place: Place, manifest: Manifest) -> tuple[list[Fault], int | None]:
     """Faults of origins.json, and the number of names in it; None where that cannot be told."""
     if manifest.origins_xxh3_128 is None:
         return [], 0
     import orjson
 
-    path = folder / ORIGINS
+    path = f"{place.name}/{ORIGINS}"
     try:
-        data = path.read_bytes()
+        with place.files("", [ORIGINS]) as folder:
+            data = (folder / ORIGINS).read_bytes()
     except OSError as error:
-        return [Fault(str(path), f"cannot be read ({error.strerror}), though the manifest lists it")], None
+        return [Fault(path, f"cannot be read ({error.strerror}), though the manifest lists it")], None
     if hash_bytes(data) != manifest.origins_xxh3_128:
-        return [Fault(str(path), _differs(hash_bytes(data), manifest.origins_xxh3_128))], None
+        return [Fault(path, _differs(hash_bytes(data), manifest.origins_xxh3_128))], None
     return [], len(orjson.loads(data))
 
 
-def _strangers(folder: Path, manifest: Manifest, split: str) -> Iterator[Fault]:
+def _strangers(name: str, sizes: Mapping[str, int], manifest: Manifest, split: str) -> Iterator[Fault]:
     """Files of the split that are nobody's: of an older build, of a copy that went wrong. Packed rows may lie there."""
     listed = {shard.name: shard.file_hashes() for shard in manifest.splits[split].shards}
-    for name in sorted(list_sizes(folder)):
-        stem, _, ending = name.partition(".")
-        packed = ending.startswith("pack-") if stem in listed else name.startswith("pack-")
+    for file in sorted(sizes):
+        stem, _, ending = file.partition(".")
+        packed = ending.startswith("pack-") if stem in listed else file.startswith("pack-")
         if ending not in listed.get(stem, {}) and not packed:
             yield Fault(
-                f"{folder}/{name}", "does not belong to this data set: the manifest does not list it; remove it"
+                f"{name}/{split}/{file}", "does not belong to this data set: the manifest does not list it; remove it"
             )
 
 
 def _check_shard(
-    folder: Path, manifest: Manifest, known: dict[str, str], origins: int | None, advance: Advance, shard: Shard
+    place: Place,
+    split: str,
+    manifest: Manifest,
+    known: dict[str, str],
+    origins: int | None,
+    advance: Advance,
+    shard: Shard,
 ) -> tuple[int, list[Fault]]:
     """Bytes read of one shard, and what is wrong with it beyond the sizes of its files."""
+    with place.files(split, [f"{shard.name}.{ending}" for ending in shard.file_hashes()]) as folder:
+        size, faults = _check_files(folder, manifest, known, origins, advance, shard)
+    return size, [fault._replace(path=f"{place.name}/{split}/{Path(fault.path).name}") for fault in faults]
+
+
+def _check_files(
+    folder: Path, manifest: Manifest, known: dict[str, str], origins: int | None, advance: Advance, shard: Shard
+) -> tuple[int, list[Fault]]:
     paths = {ending: folder / f"{shard.name}.{ending}" for ending in shard.file_hashes()}
     found = {ending: hash_file(path, advance) for ending, path in paths.items() if path.is_file()}
     size = sum(hashes.size for hashes in found.values())

@@ -15,8 +15,11 @@ from data_pipeline.errors import DataError
 from data_pipeline.format.files import check_sizes
 from data_pipeline.format.hashes import MIB, Hasher, hash_file
 from data_pipeline.format.manifest import HASH_DTYPE, ORIGIN_DTYPE, read_manifest, write_manifest
+from data_pipeline.format.place import Folder
 from data_pipeline.format.verify import bytes_to_read, find_faults, verify
 from data_pipeline.format.writer import DatasetWriter
+from data_pipeline.stream.place import StoreFolder
+from data_pipeline.stream.store import Store
 from tests.data_pipeline.kit import EOD
 
 SHARD_TOKENS = MIB + 5000
@@ -42,7 +45,7 @@ def folder(tmp_path) -> Path:
 def faults(folder: Path) -> dict[str, list[str]]:
     """What is said of each file."""
     found: dict[str, list[str]] = {}
-    for fault in find_faults(folder).faults:
+    for fault in find_faults(Folder(folder)).faults:
         found.setdefault(str(Path(fault.path).relative_to(folder)), []).append(fault.message)
     return found
 
@@ -112,6 +115,17 @@ def test_all_faults_are_listed_not_only_the_first(folder):
     with pytest.raises(DataError) as error:
         verify(folder)
     assert all(f"{folder}/{name}: " in str(error.value) for name in found)
+    local, stored = (find_faults(place) for place in (Folder(folder), StoreFolder(f"file://{folder}")))
+    assert stored.bytes == local.bytes
+    assert stored.faults == [fault._replace(path=f"file://{fault.path}") for fault in local.faults]
+
+
+def test_a_store_without_listings_is_asked_for_each_file(folder, monkeypatch):
+    monkeypatch.setattr(Store, "sizes", lambda self, folder: None)
+    (folder / "train/shard-00002.len").unlink()
+    (fault,) = find_faults(StoreFolder(f"file://{folder}")).faults
+    assert fault.path == f"file://{folder}/train/shard-00002.len"
+    assert fault.message.startswith("is missing")
 
 
 def test_swapped_shards_are_called_swapped(folder):

@@ -1,10 +1,10 @@
-"""`megaxf data verify`: reads every byte of a shard folder. Arguments only; the work is in data_pipeline.format."""
+"""`megaxf data verify`: reads every byte of a data set. Arguments only; the work is in data_pipeline.format."""
 
 from __future__ import annotations
 
 import argparse
 
-HELP = "read a shard folder and name every file and MiB that is not as it was written"
+HELP = "read a data set and name every file and MiB that is not as it was written"
 
 EPILOG = """\
 Compares the size and the hash of each file and of each MiB with what was recorded when they were written, looks for
@@ -13,6 +13,7 @@ code is 2 if there are any.
 
 examples:
   megaxf data verify tokens/
+  megaxf data verify s3://bucket/tokens    each shard is fetched, checked and dropped again
   megaxf data verify tokens/ --json | jq '.faults[].path'
 """
 
@@ -20,7 +21,7 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     parser.epilog = EPILOG
-    parser.add_argument("path", metavar="DIR", help="a shard folder")
+    parser.add_argument("path", metavar="DIR", help="a shard folder, or the URL of one in a store")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -31,14 +32,15 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from data_pipeline.format.files import raise_faults
-    from data_pipeline.format.manifest import read_manifest
     from data_pipeline.format.progress import bytes_progress
     from data_pipeline.format.report import megabytes, print_manifest, summary
     from data_pipeline.format.verify import bytes_to_read, find_faults
+    from data_pipeline.stream.place import open_place
 
-    manifest = read_manifest(arguments.path)
+    place = open_place(arguments.path)
+    manifest = place.manifest()
     with bytes_progress("verifying", bytes_to_read(manifest), quiet=arguments.json) as advance:
-        found = find_faults(arguments.path, advance)
+        found = find_faults(place, advance)
     if arguments.json:
         faults = [fault._asdict() for fault in found.faults]
         verdict = {"verified_bytes": found.bytes, "faults": faults}

@@ -33,7 +33,13 @@ def write_manifest(folder: Place, entries: Mapping[str, Entry]) -> None:
     """Say what a folder holds, when all of it is there."""
     listed = {name: entry._asdict() for name, entry in sorted(entries.items())}
     content = {"format_version": FORMAT_VERSION, "files": listed}
-    files.write_bytes(folder / MANIFEST, json.dumps(content, indent=1).encode())
+    files.write_bytes(folder / MANIFEST, json.dumps(content | {"checksum": _checksum(content)}, indent=1).encode())
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    """Of what a manifest says, without its own checksum."""
+    said = {key: value for key, value in content.items() if key != "checksum"}
+    return xxhash.xxh3_128(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def read_manifest(folder: Place) -> dict[str, Entry]:
@@ -46,12 +52,14 @@ def read_manifest(folder: Place) -> dict[str, Entry]:
         raise DamagedCheckpoint(f"{path} is missing: saving {folder.name} was interrupted")
     try:
         content: dict[str, Any] = json.loads(files.read_bytes(path))
+        if content.get("checksum") != _checksum(content):
+            raise ValueError("it is not what was written: its checksum differs")
         version = content["format_version"]
         entries = {name: Entry(int(entry["size"]), str(entry["xxh3_128"])) for name, entry in content["files"].items()}
-    except CheckpointError:
+    except CheckpointError:  # which is a ValueError, too
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedCheckpoint(f"{path} is not a manifest: {error}") from None
+        raise DamagedCheckpoint(f"{path} is damaged: {error}") from None
     if version != FORMAT_VERSION:
         raise CheckpointError(
             f"{path}: format_version = {version}, and this megaxf reads {FORMAT_VERSION}; "
@@ -75,8 +83,16 @@ def check_sizes(folder: Place) -> dict[str, Entry]:
     return entries
 
 
+def read_file(folder: Place, name: str) -> bytes:
+    """A small file of a checkpoint, as it was written. Raises DamagedCheckpoint naming it where it is not."""
+    check_contents(folder, [name], read_manifest(folder))
+    return files.read_bytes(folder / name)
+
+
 def check_contents(folder: Place, names: Iterable[str], entries: Mapping[str, Entry]) -> None:
     """Compare files with their checksums. Raises DamagedCheckpoint naming the first that differs."""
     for name in names:
+        if name not in entries:
+            raise DamagedCheckpoint(f"{folder / name} is missing")
         if describe(folder / name) != entries[name]:
             raise DamagedCheckpoint(f"{folder / name} is not what was written: its checksum differs")

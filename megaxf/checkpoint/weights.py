@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from tempfile import mkdtemp
@@ -17,13 +17,13 @@ import yaml
 from megaxf.checkpoint import files
 from megaxf.checkpoint.errors import CheckpointError
 from megaxf.checkpoint.files import Place
-from megaxf.checkpoint.manifest import check_contents, check_sizes
+from megaxf.checkpoint.manifest import check_contents, check_sizes, read_file
 from megaxf.checkpoint.ranks import together
-from megaxf.checkpoint.tensors import TensorFiles
+from megaxf.checkpoint.tensors import CONTENTS, MASTER, TensorFiles
+from megaxf.models.weights import Weights as LazyWeights
 from megaxf.parallel.mesh import Mesh, build_mesh
 
 STATE, CONFIG, TOKENIZER, TENSORS = "state.json", "config.yaml", "tokenizer", "tensors"
-MASTER = "/master"
 
 
 def verify(path: Place, mesh: Mesh) -> None:
@@ -41,7 +41,7 @@ def verify(path: Place, mesh: Mesh) -> None:
 
 def read_state_file(path: Place) -> dict[str, Any]:
     """state.json: step, optimizer_step, shapes, extra, megaxf_version."""
-    state: dict[str, Any] = json.loads(files.read_bytes(path / STATE))
+    state: dict[str, Any] = json.loads(read_file(path, STATE))
     return state
 
 
@@ -54,7 +54,7 @@ def read_extra(path: str | PathLike[str] | Place) -> dict[str, Any]:
 def read_config(path: str | PathLike[str] | Place) -> dict[str, Any]:
     """config.yaml as a mapping. Raises CheckpointError where it names no model."""
     file = files.place(path) / CONFIG
-    settings = yaml.safe_load(files.read_bytes(file))
+    settings = yaml.safe_load(read_file(file.parent, CONFIG))
     if not isinstance(settings, dict) or not isinstance(settings.get("model"), dict):
         raise CheckpointError(f"{file} has no section `model`: the checkpoint alone does not say what it is")
     return settings
@@ -70,7 +70,7 @@ def tokenizer_folder(path: str | PathLike[str] | Place) -> Path | None:
     copy = Path(mkdtemp(prefix="megaxf-tokenizer-"))
     atexit.register(shutil.rmtree, copy, ignore_errors=True)
     for name in files.sizes(source):
-        files.write_bytes(copy / name, files.read_bytes(source / name))
+        files.write_bytes(copy / name, read_file(source.parent, f"{TOKENIZER}/{name}"))
     return copy
 
 
@@ -79,7 +79,7 @@ def masters(tensors: TensorFiles) -> dict[str, torch.Size]:
     return {key.removesuffix(MASTER): shape for key, shape in tensors.shapes.items() if key.endswith(MASTER)}
 
 
-class Weights(Mapping[str, torch.Tensor]):
+class Weights(LazyWeights):
     """Parameter name -> fp32 tensor, in the model's order; each is read when asked for and not kept."""
 
     def __init__(self, tensors: TensorFiles, names: Iterable[str]):
@@ -94,15 +94,19 @@ class Weights(Mapping[str, torch.Tensor]):
             raise KeyError(name)
         return self._tensors.read(name + MASTER)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.shapes)
-
-    def __len__(self) -> int:
-        return len(self.shapes)
-
 
 def read_weights(path: str | PathLike[str] | Place) -> Weights:
-    """The weights of a checkpoint for one process. Raises DamagedCheckpoint where a file is not what was written."""
+    """The weights of a checkpoint for one process; what they lie in is compared with its checksum, the moments are not.
+
+    Raises DamagedCheckpoint where a file is not what was written.
+    """
     path = files.place(path)
-    verify(path, build_mesh())
-    return Weights(TensorFiles(path / TENSORS), read_state_file(path)["shapes"])
+    small, tensors = read_verified(path)
+    names = {
+        name
+        for key, shape in tensors.shapes.items()
+        if key.endswith(MASTER)
+        for name in tensors.files_of(key, [0] * len(shape), shape)
+    }
+    check_contents(path, [f"{TENSORS}/{name}" for name in sorted(names)], check_sizes(path))
+    return Weights(tensors, small["shapes"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from megaxf.checkpoint.files import Place, read_bytes
 from megaxf.config import Run, validate
 from megaxf.config_errors import ConfigError
 from megaxf.config_files import parse_yaml
@@ -31,19 +30,19 @@ SILENT = ("run_folder", "evaluate.", "checkpoint.", "metrics.", "data.")
 HORIZON = ("train.steps", "schedule.", "optimizer.learning_rate")
 
 
-def compare(run: Run, saved: Place, step: int) -> list[str]:
-    """Sentences about what differs from the configuration in the file `saved`, for a run that goes on after `step`.
+def compare(run: Run, saved: bytes, origin: str, step: int) -> list[str]:
+    """Sentences about what differs from the configuration `saved`, of the file `origin`, for a run that goes on after `step`.
 
     Sections that are not in the file are not compared: weights that were imported have a model and no past.
     Raises ConfigError where the model is another one.
     """
-    old = parse_yaml(read_bytes(saved).decode(), str(saved))
+    old = parse_yaml(saved.decode(), origin)
     new = {section: value for section, value in run.model_dump(mode="json").items() if section in old}
     changed = {key: values for key, *values in differences(old, new)}
     model = [f"{key}: {was} -> {now}" for key, (was, now) in changed.items() if key.startswith("model.")]
     if model:
         raise ConfigError(
-            str(saved),
+            origin,
             [f"the run folder holds another model: {', '.join(model)}; use its model, or another run_folder"],
         )
     spoken = {key: values for key, values in changed.items() if not key.startswith(SILENT)}

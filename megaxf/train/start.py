@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from data_pipeline.loader.state import describe_change
 from data_pipeline.online.batches import OnlineBatches
 from data_pipeline.order.phases import Phases
 from megaxf import checkpoint
+from megaxf.checkpoint.finding import Listed
+from megaxf.checkpoint.manifest import read_file
 from megaxf.checkpoint.weights import CONFIG
 from megaxf.config import Run, to_yaml
 from megaxf.config_errors import ConfigError
@@ -45,19 +48,23 @@ def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool) -> Standing
         if mesh.rank != 0:
             return None
         folder.check()
-        complete = [found for found in checkpoint.list_checkpoints(folder.checkpoints) if found.fault is None]
-        if not complete and must_resume:
+        for found in reversed(checkpoint.list_checkpoints(folder.checkpoints)):
+            with suppress(checkpoint.DamagedCheckpoint):  # as loading passes over it, and says so
+                if found.fault is None:
+                    return Standing(found.step, _compare(run, found))
+        if must_resume:
             raise ConfigError("--resume", [f"run_folder = {folder.path} holds no complete checkpoint to go on from"])
-        if complete:
-            newest = complete[-1]
-            return Standing(newest.step, compare(run, newest.path / CONFIG, newest.step))
         if folder.config.exists():
-            compare(run, folder.config, 0)
+            compare(run, folder.config.read_bytes(), str(folder.config), 0)
         return Standing(0, [])
 
     standing = broadcast_object(agreed(mesh, look_at_it), mesh)
     assert standing is not None
     return standing
+
+
+def _compare(run: Run, found: Listed) -> list[str]:
+    return compare(run, read_file(found.path, CONFIG), str(found.path / CONFIG), found.step)
 
 
 def same_on_all_ranks(run: Run, batches: AnyBatches, mesh: Mesh) -> None:

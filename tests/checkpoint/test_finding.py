@@ -1,11 +1,11 @@
 """The newest complete checkpoint is found by looking, without a pointer."""
 
-import json
 import shutil
 
 import pytest
 
 from megaxf.checkpoint import CheckpointError, find_latest, list_checkpoints, resolve, save
+from megaxf.checkpoint.manifest import read_manifest, write_manifest
 
 
 @pytest.fixture
@@ -42,10 +42,11 @@ def test_garbage_for_a_manifest(folder, mesh):
     assert find_latest(folder).name == "step-00000009"
 
 
-def test_another_format_is_refused_not_passed_over(folder):
-    manifest = folder / "step-00000011/manifest.json"
-    content = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps({**content, "format_version": 2}))
+def test_another_format_is_refused_not_passed_over(folder, monkeypatch):
+    entries = read_manifest(folder / "step-00000011")
+    with monkeypatch.context() as patch:
+        patch.setattr("megaxf.checkpoint.manifest.FORMAT_VERSION", 2)
+        write_manifest(folder / "step-00000011", entries)
     with pytest.raises(CheckpointError, match=r"step-00000011/manifest.json: format_version = 2.*reads 1"):
         find_latest(folder)
 

@@ -31,7 +31,7 @@ HORIZON = ("train.steps", "schedule.", "optimizer.learning_rate")
 
 
 def compare(run: Run, saved: bytes, origin: str, step: int) -> list[str]:
-    """Sentences about what differs from the configuration `saved`, of the file `origin`, for a run that goes on after `step`.
+    """Sentences about what differs from the configuration `saved`, of `origin`, for a run that goes on after `step`.
 
     Sections that are not in the file are not compared: weights that were imported have a model and no past.
     Raises ConfigError where the model is another one.

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from launch.rendezvous import Launch
+    from launch.launchers import Launch
     from megaxf.config import Run
 
 HELP = "train a model from a run file, or continue where its run folder stands"

@@ -1,21 +1,29 @@
-"""`megaxf convert`: a trained model to Hugging Face's files, and back."""
+"""`megaxf convert`: a trained model to other programs' files, and back."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from megaxf.convert.interface import Trained
+from megaxf.convert.registry import TARGETS
 
-HELP = "turn a checkpoint into a Hugging Face folder, or such a folder into a checkpoint"
+if TYPE_CHECKING:
+    from megaxf.convert.interface import Form, Trained, Written
+
+BYTES = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0, "q8_0": 34 / 32}
+"""What an element takes in each dtype."""
+
+HELP = "turn a checkpoint into files of other programs, or such files into a checkpoint"
 
 EPILOG = """\
 SOURCE is a run folder (its newest complete checkpoint is taken), a checkpoint, or a Hugging Face folder.
 
   megaxf convert runs/mine my-model                    for transformers, vLLM and others
+  megaxf convert runs/mine my-model --verify           and compare its logits with the source's
   megaxf convert runs/mine/checkpoints/step-00001000 my-model --dtype float32 --max-shard-size 2GB
+  megaxf convert runs/mine my-model.gguf --dtype q8_0  for llama.cpp and what is built on it
   megaxf convert Llama-3.2-1B runs/continued --to megaxf
                                                        a run folder that starts from these weights
 Every tensor of both sides is used once, or nothing is written.
@@ -26,81 +34,83 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Source, destination and form of the output."""
     parser.epilog = EPILOG
     parser.add_argument("source", metavar="SOURCE", help="what to convert; see below")
-    parser.add_argument("destination", metavar="DEST", help="the folder to make")
-    parser.add_argument("--to", choices=("huggingface", "megaxf"), default="huggingface", help="default: huggingface")
+    parser.add_argument("destination", metavar="DEST", help="the folder or file to make")
+    parser.add_argument(
+        "--to",
+        choices=(*TARGETS, "megaxf"),
+        help="the format to write (default: gguf where DEST ends so, else huggingface)",
+    )
     parser.add_argument(
         "--dtype",
-        choices=("bfloat16", "float16", "float32"),
-        help="of the exported weights; by default what the model was trained in",
+        choices=tuple(BYTES),
+        help="of the written weights; by default what the model was trained in. q8_0 (8 bits and a scale for 32): gguf",
     )
     parser.add_argument(
         "--max-shard-size",
         type=parse_size,
         metavar="SIZE",
-        help="bytes in one file, as 5GB or 500MB (default: 5GB)",
+        help="bytes in one file of a Hugging Face folder, as 5GB or 500MB (default: 5GB)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier output as a whole")
+    parser.add_argument("--json", action="store_true", help="say what was written as JSON, and nothing else")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert and say what was written."""
     from time import monotonic
 
-    from data_pipeline.format.report import megabytes
+    from data_pipeline.format.progress import bytes_progress
+    from megaxf.convert.interface import Form
     from megaxf.train.trained import open_source
 
+    out = Path(arguments.destination)
+    to = arguments.to or ("gguf" if out.suffix == ".gguf" else "huggingface")
     model = open_source(arguments.source)
+    size = BYTES["float32" if to == "megaxf" else arguments.dtype or model.dtype]
     began = monotonic()
-    convert = _to_megaxf if arguments.to == "megaxf" else _to_format
-    size, written, advice = convert(model, arguments)
-    seconds = max(monotonic() - began, 1e-3)
-    parameters = sum(shape.numel() for shape in model.weights.shapes.values())
-    print(f"{model.path} -> {written}")
-    print(f"{len(model.weights.shapes)} tensors, {parameters:,} parameters, {megabytes(size)} in {seconds:.1f} s")
-    if model.tokenizer is None:
-        print("without a tokenizer: the source has none")
-    print(advice)
+    with bytes_progress(out.name, round(size * _parameters(model)), quiet=arguments.json) as advance:
+        form = Form(
+            arguments.dtype, arguments.max_shard_size, arguments.overwrite, lambda count: advance(round(size * count))
+        )
+        written = _writer(to)(model, out, form)
+    _report(model, out, written, max(monotonic() - began, 1e-3), arguments.json)
     return 0
 
 
-def _to_format(model: Trained, arguments: argparse.Namespace) -> tuple[int, Path, str]:
-    from megaxf.convert.interface import Form
+def _parameters(model: Trained) -> int:
+    return sum(shape.numel() for shape in model.weights.shapes.values())
+
+
+def _writer(to: str) -> Callable[[Trained, Path, Form], Written]:
+    if to == "megaxf":
+        from megaxf.train.run_from import write
+
+        return write
     from megaxf.convert.registry import format_named
 
-    out = Path(arguments.destination)
-    form = Form(arguments.dtype, arguments.max_shard_size, arguments.overwrite)
-    size = format_named(arguments.to).write(model, out, form)
-    return size, out, f"try it: megaxf generate {out} --prompt 'def f('"
+    writer: Callable[[Trained, Path, Form], Written] = format_named(to).write
+    return writer
 
 
-def _to_megaxf(model: Trained, arguments: argparse.Namespace) -> tuple[int, Path, str]:
-    from tempfile import TemporaryDirectory
+def _report(model: Trained, out: Path, written: Written, seconds: float, as_json: bool) -> None:
+    import json
 
-    import yaml
+    from data_pipeline.format.report import megabytes
 
-    from data_pipeline.tokenizer.base import load_tokenizer
-    from megaxf.checkpoint import save_weights
-    from megaxf.convert.errors import ConvertError
-    from megaxf.convert.folders import new_folder
-
-    if arguments.dtype:
-        raise ConvertError("--dtype has no effect with --to megaxf: a checkpoint holds fp32; remove it")
-    out = Path(arguments.destination)
-    if (out / "metrics.jsonl").exists():
-        raise ConvertError(f"{out} is a run that has trained; choose another name, or remove it yourself")
-    config = yaml.safe_dump({"model": model.config.model_dump()}, sort_keys=False)
-    # What a run reads of its past: no data so far, and weights that lose nothing in this precision.
-    extra = {"samples": 0, "tokens": 0, "data": None, "dtype": model.dtype, "eos_ids": model.eos_ids}
-    shapes, read = model.weights.shapes, model.weights.__getitem__
-    with new_folder(out, overwrite=arguments.overwrite, mark="checkpoints") as folder, TemporaryDirectory() as spare:
-        if model.tokenizer:
-            load_tokenizer(model.tokenizer).save(spare)
-        tokenizer = spare if model.tokenizer else None
-        (folder / "config.yaml").write_text(config, encoding="utf-8")
-        path = save_weights(folder / "checkpoints", shapes, read, extra, config=config, tokenizer=tokenizer)
-    size = 4 * sum(shape.numel() for shape in shapes.values())
-    advice = f"train on: a run with run_folder: {out} and this model starts from these weights"
-    return size, out / "checkpoints" / path.name, advice
+    tensors, parameters = len(model.weights), _parameters(model)
+    facts = {"source": str(model.path), "destination": str(out), "tensors": tensors, "parameters": parameters}
+    facts |= {"bytes": written.size, "dtype": written.dtype, "seconds": round(seconds, 3), "notes": written.notes}
+    if as_json:
+        print(json.dumps(facts))
+        return
+    print(f"{model.path} -> {out}")
+    print(
+        f"{tensors} tensors, {parameters:,} parameters, {megabytes(written.size)} of {written.dtype} in {seconds:.1f} s"
+    )
+    if model.tokenizer is None:
+        print("without a tokenizer: the source has none")
+    for note in written.notes:
+        print(note)
 
 
 def parse_size(text: str) -> int:

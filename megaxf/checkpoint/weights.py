@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from tempfile import mkdtemp
@@ -19,11 +19,11 @@ from megaxf.checkpoint.errors import CheckpointError
 from megaxf.checkpoint.files import Place
 from megaxf.checkpoint.manifest import check_contents, check_sizes, read_file
 from megaxf.checkpoint.ranks import together
-from megaxf.checkpoint.tensors import TensorFiles
-from megaxf.parallel.mesh import Mesh, build_mesh
+from megaxf.checkpoint.tensors import MASTER, TensorFiles
+from megaxf.models.weights import Weights as LazyWeights
+from megaxf.parallel.mesh import Mesh
 
 STATE, CONFIG, TOKENIZER, TENSORS = "state.json", "config.yaml", "tokenizer", "tensors"
-MASTER = "/master"
 
 
 def verify(path: Place, mesh: Mesh) -> None:
@@ -79,7 +79,7 @@ def masters(tensors: TensorFiles) -> dict[str, torch.Size]:
     return {key.removesuffix(MASTER): shape for key, shape in tensors.shapes.items() if key.endswith(MASTER)}
 
 
-class Weights(Mapping[str, torch.Tensor]):
+class Weights(LazyWeights):
     """Parameter name -> fp32 tensor, in the model's order; each is read when asked for and not kept."""
 
     def __init__(self, tensors: TensorFiles, names: Iterable[str]):
@@ -94,15 +94,15 @@ class Weights(Mapping[str, torch.Tensor]):
             raise KeyError(name)
         return self._tensors.read(name + MASTER)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.shapes)
-
-    def __len__(self) -> int:
-        return len(self.shapes)
-
 
 def read_weights(path: str | PathLike[str] | Place) -> Weights:
-    """The weights of a checkpoint for one process. Raises DamagedCheckpoint where a file is not what was written."""
+    """The weights of a checkpoint for one process; what they lie in is compared with its checksum, the moments are not.
+
+    Raises DamagedCheckpoint where a file is not what was written.
+    """
     path = files.place(path)
-    verify(path, build_mesh())
-    return Weights(TensorFiles(path / TENSORS), read_state_file(path)["shapes"])
+    entries, tensors = check_sizes(path), TensorFiles(path / TENSORS, read_file(path, f"{TENSORS}/{CONTENTS}"))
+    keys = {name + MASTER: shape for name, shape in masters(tensors).items()}
+    names = {name for key, shape in keys.items() for name in tensors.files_of(key, [0] * len(shape), shape)}
+    check_contents(path, [f"{TENSORS}/{name}" for name in sorted(names)], entries)
+    return Weights(tensors, read_state_file(path)["shapes"])

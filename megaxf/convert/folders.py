@@ -45,3 +45,30 @@ def _check(out: Path, overwrite: bool, mark: str) -> None:
         raise ConvertError(f"{out} exists and is no earlier output (it has no {mark}); choose another name")
     if not overwrite:
         raise ConvertError(f"{out} exists; pass --overwrite to replace it as a whole, or choose another name")
+
+
+@contextmanager
+def new_file(out: Path, *, overwrite: bool, magic: bytes) -> Iterator[Path]:
+    """A temporary file beside `out` that takes its name in the end, or is removed where the block fails.
+
+    overwrite: an existing `out` is replaced, if it begins with `magic` and so is of the same kind.
+    Raises ConvertError where `out` is in the way, and for a failure to write.
+    """
+    if out.is_dir():
+        raise ConvertError(f"{out} is a folder, and this format is one file; give its name, as {out / 'model.gguf'}")
+    if out.exists():
+        with out.open("rb") as file:
+            alike = file.read(len(magic)) == magic
+        if not (alike and overwrite):
+            advice = "pass --overwrite to replace it, or choose another name" if alike else "choose another name"
+            raise ConvertError(f"{out} exists{'' if alike else ' and is no earlier output'}; {advice}")
+    temporary = out.with_name(f".{out.name}.tmp-{uuid.uuid4().hex[:8]}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        temporary.rename(out)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise ConvertError(f"{out} was not made: {error}") from error
+        raise

@@ -19,10 +19,11 @@ from data_pipeline.tokenizer.export import export_tokenizer
 from megaxf.convert import architectures
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.folders import new_folder
-from megaxf.convert.interface import Form, Trained, each_used_once
+from megaxf.convert.interface import Form, Trained, Written, choose_dtype, each_used_once
 from megaxf.convert.names import HEAD, TABLE, check_names, parameter_shapes
-from megaxf.convert.safetensors_files import SafetensorsFolder, write_files
+from megaxf.convert.safetensors_files import LABELS, SafetensorsFolder, write_files
 from megaxf.models.llama import Config
+from megaxf.models.weights import Weights
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
@@ -32,23 +33,27 @@ MAX_SHARD_SIZE = 5_000_000_000
 NO_IDS: architectures.TokenIds = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
 
-def write(model: Trained, out: Path, form: Form) -> int:
-    """Write a folder that `transformers` opens; gives the bytes of its tensors. One tensor is in memory at a time.
+def write(model: Trained, out: Path, form: Form) -> Written:
+    """Write a folder that `transformers` opens. A piece of a tensor is in memory at a time.
 
     form.dtype: "bfloat16", "float16" or "float32". form.max_shard_size: by default 5 GB; a file has more only where one
     tensor is larger.
     Raises ConvertError where no architecture fits, a weight is missing, superfluous, of a wrong shape or too large for
     the dtype, the tokenizer does not fit into the vocabulary, or `out` is in the way.
     """
-    config, dtype = model.config, form.dtype or model.dtype
+    config, dtype = model.config, choose_dtype(model, form, LABELS)
     wanted = parameter_shapes(config)
     check_names(model.weights.shapes, wanted, "the checkpoint")
     architectures.model_type(config)
-    with new_folder(out, overwrite=form.overwrite, mark=CONFIG) as folder, each_used_once(model.weights) as weights:
+    with (
+        new_folder(out, overwrite=form.overwrite, mark=CONFIG) as folder,
+        each_used_once(model.weights, form.told) as weights,
+    ):
         ids = _token_ids(model, folder)
         _write_json(folder / CONFIG, architectures.to_huggingface(config, ids, dtype))
         _write_json(folder / GENERATION, {key: value for key, value in ids.items() if value is not None})
-        return write_files(folder, wanted, weights.__getitem__, dtype, form.max_shard_size or MAX_SHARD_SIZE)
+        size = write_files(folder, weights, dtype, form.max_shard_size or MAX_SHARD_SIZE)
+    return Written(size, dtype, [])
 
 
 def _token_ids(model: Trained, folder: Path) -> architectures.TokenIds:
@@ -107,7 +112,7 @@ def _tied_copy(config: Config, files: SafetensorsFolder, folder: Path) -> set[st
     return {HEAD}
 
 
-class _Selected(Mapping[str, torch.Tensor]):
+class _Selected(Weights):
     """The tensors of a model among those of a folder, in the model's order."""
 
     def __init__(self, files: SafetensorsFolder, shapes: Mapping[str, torch.Size]):
@@ -116,11 +121,8 @@ class _Selected(Mapping[str, torch.Tensor]):
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._files[name]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.shapes)
-
-    def __len__(self) -> int:
-        return len(self.shapes)
+    def pieces(self, name: str) -> Iterator[torch.Tensor]:
+        return self._files.pieces(name)
 
 
 def _eos_ids(folder: Path, settings: dict[str, Any]) -> list[int]:

@@ -5,35 +5,23 @@ from it, the third where they are written to it:
 
     recognises(path: Path) -> bool                          whether a path looks like it; cheap
     read(path: Path) -> Trained                             raises ConvertError for what is damaged or incomplete
-    write(model: Trained, out: Path, form: Form) -> int     gives the bytes of tensors written; all of them or nothing
+    write(model: Trained, out: Path, form: Form) -> Written the whole output, or nothing
 
 Names and shapes of `Trained.weights` are those of megaxf's model of `Trained.config`, whatever the files call them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
 from megaxf.convert.errors import ConvertError
 from megaxf.models.llama import Config
-
-
-class Weights(Protocol):
-    """Tensors by name, of which the shapes are known before any is read."""
-
-    @property
-    def shapes(self) -> Mapping[str, torch.Size]:
-        """Of every tensor, in the model's order."""
-        ...
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        """One whole tensor, read when asked for and not kept."""
-        ...
+from megaxf.models.weights import Weights
 
 
 class Trained(NamedTuple):
@@ -62,34 +50,56 @@ class Form(NamedTuple):
     """Bytes of one file; None: the format's usual."""
     overwrite: bool = False
     """Replace an earlier output as a whole."""
+    told: Callable[[int], None] = lambda size: None
+    """Hears how many elements were read, as it goes on."""
 
 
-class _Counting(Mapping[str, torch.Tensor]):
+class Written(NamedTuple):
+    """What a target has made."""
+
+    size: int
+    """Bytes of tensors."""
+    dtype: str
+    notes: list[str]
+    """What a user should know about the output, a sentence each."""
+
+
+def choose_dtype(model: Trained, form: Form, known: Iterable[str]) -> str:
+    """The dtype to write. Raises ConvertError where the format has it not."""
+    dtype, known = form.dtype or model.dtype, list(known)
+    if dtype not in known:
+        raise ConvertError(f"--dtype {dtype} is not one that this format has; use one of {', '.join(known)}")
+    return dtype
+
+
+class _Counting(Weights):
     """The same tensors, with a count of how often each was read."""
 
-    def __init__(self, weights: Weights):
-        self._weights, self.shapes = weights, weights.shapes
+    def __init__(self, weights: Weights, told: Callable[[int], None]):
+        self._weights, self._told, self.shapes = weights, told, weights.shapes
         self.reads = dict.fromkeys(self.shapes, 0)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         tensor = self._weights[name]
         self.reads[name] += 1
+        self._told(tensor.numel())
         return tensor
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.shapes)
-
-    def __len__(self) -> int:
-        return len(self.shapes)
+    def pieces(self, name: str) -> Iterator[torch.Tensor]:
+        for piece in self._weights.pieces(name):
+            self._told(piece.numel())
+            yield piece
+        self.reads[name] += 1
 
 
 @contextmanager
-def each_used_once(weights: Weights) -> Iterator[Weights]:
+def each_used_once(weights: Weights, told: Callable[[int], None]) -> Iterator[Weights]:
     """The weights for a target to read from, inside the block that publishes its output.
 
+    told: hears how many elements were read.
     Raises ConvertError at the end of the block with every tensor that was not read exactly once.
     """
-    counting = _Counting(weights)
+    counting = _Counting(weights, told)
     yield counting
     problems = [f"{name} was used {reads} times" for name, reads in counting.reads.items() if reads != 1]
     if problems:

@@ -6,26 +6,17 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-FORMATS = ("huggingface",)
+SOURCES = ("huggingface",)
+TARGETS = ("huggingface", "gguf")
 
 
 def format_named(name: str) -> ModuleType:
     """The module of a format; what it has is said in `interface`. Raises ValueError where the name is unknown."""
-    if name not in FORMATS:
-        raise ValueError(f"{name!r} is not a format; known: {', '.join(FORMATS)}")
+    if name not in SOURCES + TARGETS:
+        raise ValueError(f"{name!r} is not a format; known: {', '.join(sorted({*SOURCES, *TARGETS}))}")
     return import_module(f"megaxf.convert.{name}")
-
-
-def sources() -> dict[str, ModuleType]:
-    """The formats that models are read from, by name."""
-    return {name: module for name in FORMATS if hasattr(module := format_named(name), "read")}
-
-
-def targets() -> dict[str, ModuleType]:
-    """The formats that models are written to, by name."""
-    return {name: module for name in FORMATS if hasattr(module := format_named(name), "write")}
 
 
 def format_of(path: Path) -> str | None:
     """The name of the format that a path is in, None where it is none of them."""
-    return next((name for name, module in sources().items() if module.recognises(path)), None)
+    return next((name for name in SOURCES if format_named(name).recognises(path)), None)

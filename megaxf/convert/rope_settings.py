@@ -10,6 +10,7 @@ from typing import Any
 
 from megaxf.convert.errors import ConvertError
 from megaxf.models.llama import Config
+from megaxf.models.rope_scaling import NtkScaling
 
 DEFAULT_THETA = 10000.0
 FIELDS: dict[str, set[str]] = {
@@ -31,11 +32,9 @@ FIELDS: dict[str, set[str]] = {
 def to_huggingface(config: Config) -> dict[str, Any]:
     """`rope_parameters`, `rope_theta` and `rope_scaling` of a model."""
     theta, scaling = config.rope_theta, config.rope_scaling
-    if scaling is not None and scaling.type == "ntk":
+    if isinstance(scaling, NtkScaling):
         # Hugging Face has no fixed NTK stretch, but it is a larger theta and nothing else.
-        if config.head_dim > 2:
-            theta *= scaling.factor ** (config.head_dim / (config.head_dim - 2))
-        scaling = None
+        theta, scaling = scaling.theta(config.head_dim, theta), None
     if scaling is None:
         stretch = None
         kind: dict[str, Any] = {"rope_type": "default"}

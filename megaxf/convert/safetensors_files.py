@@ -1,4 +1,4 @@
-"""Tensors in safetensors files: written and read one at a time, one file or many with an index.
+"""Tensors in safetensors files: written and read piece by piece, one file or many with an index.
 
 The format (huggingface/safetensors): 8 bytes of header length, a JSON header of dtype, shape and byte range of each
 tensor, then the bytes.
@@ -7,36 +7,35 @@ tensor, then the bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
+from megaxf.convert.casting import DTYPES, to_bytes
 from megaxf.convert.errors import ConvertError
+from megaxf.models.weights import Weights, rows_of_piece
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-DTYPES = {"bfloat16": (torch.bfloat16, "BF16"), "float16": (torch.float16, "F16"), "float32": (torch.float32, "F32")}
-READABLE = {"BF16": "bfloat16", "F32": "float32", "F16": "float16"}
+LABELS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 ALIGNMENT = 8
 
 
-def write_files(
-    folder: Path, shapes: Mapping[str, torch.Size], read: Callable[[str], torch.Tensor], dtype: str, max_bytes: int
-) -> int:
+def write_files(folder: Path, weights: Weights, dtype: str, max_bytes: int) -> int:
     """Write all tensors, in files of at most `max_bytes` (a larger tensor has one alone); gives the bytes of tensors.
 
-    read: gives the tensor of a name when it is its turn; one is in memory at a time.
-    dtype: "bfloat16", "float16" or "float32".
+    A piece of a tensor is in memory at a time. dtype: one of LABELS.
     """
-    itemsize = DTYPES[dtype][0].itemsize
-    sizes = {name: shape.numel() * itemsize for name, shape in shapes.items()}
+    itemsize = DTYPES[dtype].itemsize
+    sizes = {name: shape.numel() * itemsize for name, shape in weights.shapes.items()}
     shards = _shards(sizes, max_bytes)
     names = [SINGLE] if len(shards) == 1 else [_shard_name(k, len(shards)) for k in range(1, len(shards) + 1)]
     for name, members in zip(names, shards, strict=True):
-        _write_file(folder / name, {member: shapes[member] for member in members}, read, dtype)
+        _write_file(folder / name, weights, members, dtype)
     if len(shards) > 1:
         where = {member: name for name, members in zip(names, shards, strict=True) for member in members}
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": where}
@@ -60,22 +59,34 @@ def _shards(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:
     return shards
 
 
-def _write_file(path: Path, shapes: Mapping[str, torch.Size], read: Callable[[str], torch.Tensor], dtype: str) -> None:
-    torch_dtype, label = DTYPES[dtype]
+def _write_file(path: Path, weights: Weights, names: list[str], dtype: str) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, shape in shapes.items():
-        start, end = end, end + shape.numel() * torch_dtype.itemsize
-        header[name] = {"dtype": label, "shape": list(shape), "data_offsets": [start, end]}
+    for name in names:
+        shape = weights.shapes[name]
+        start, end = end, end + shape.numel() * DTYPES[dtype].itemsize
+        header[name] = {"dtype": LABELS[dtype], "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for name in shapes:
-            file.write(read(name).to(torch_dtype).contiguous().view(torch.uint8).numpy().data)
+        for name in names:
+            for piece in weights.pieces(name):
+                file.write(to_bytes(name, piece, dtype))
 
 
-class SafetensorsFolder(Mapping[str, torch.Tensor]):
+class Part(NamedTuple):
+    """Where a tensor lies."""
+
+    file: Path
+    start: int
+    """Byte of the file."""
+    dtype: str
+    """As torch names it."""
+    shape: torch.Size
+
+
+class SafetensorsFolder(Weights):
     """The tensors of a folder by name, each read when asked for.
 
     Raises ConvertError naming the file that is at fault.
@@ -83,56 +94,65 @@ class SafetensorsFolder(Mapping[str, torch.Tensor]):
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._files: dict[str, Any] = {}
-        where = self._index()
-        self.shapes: dict[str, torch.Size] = {}
-        self.dtypes: set[str] = set()
+        files = {path.name: _parts(path) for path in sorted(folder.glob("*.safetensors"))}
+        self._check(files)
+        self._parts = {name: part for parts in files.values() for name, part in parts.items()}
+        self.shapes = {name: part.shape for name, part in self._parts.items()}
+        self.dtypes = {part.dtype for part in self._parts.values()}
         """As torch names them."""
-        for name, file in where.items():
-            part = self._open(file).get_slice(name)
-            if part.get_dtype() not in READABLE:
-                raise ConvertError(
-                    f"{folder / file}: {name} has dtype {part.get_dtype()}; {', '.join(READABLE)} are read"
-                )
-            self.shapes[name] = torch.Size(part.get_shape())
-            self.dtypes.add(READABLE[part.get_dtype()])
-        self._where = where
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """One tensor in its own dtype; raises KeyError for an unknown name."""
-        tensor: torch.Tensor = self._open(self._where[name]).get_tensor(name)
-        return tensor
+        return self._read(name, 0, self.shapes[name][0])
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._where)
+    def pieces(self, name: str) -> Iterator[torch.Tensor]:
+        """One tensor in its own dtype, piece by piece."""
+        rows, step = self.shapes[name][0], rows_of_piece(self.shapes[name])
+        for first in range(0, rows, step):
+            yield self._read(name, first, min(step, rows - first))
 
-    def __len__(self) -> int:
-        return len(self._where)
+    def _read(self, name: str, first: int, rows: int) -> torch.Tensor:
+        part = self._parts[name]
+        shape = torch.Size([rows, *part.shape[1:]])
+        dtype = DTYPES[part.dtype]
+        start = part.start + first * shape[1:].numel() * dtype.itemsize
+        content = np.fromfile(part.file, np.uint8, shape.numel() * dtype.itemsize, offset=start)
+        return torch.from_numpy(content).view(dtype).view(shape)
 
-    def _index(self) -> dict[str, str]:
-        """Tensor name -> file name, checked against the files that are there."""
-        there = {path.name for path in self._folder.glob("*.safetensors")}
-        if not (self._folder / INDEX).is_file():
-            if there != {SINGLE}:
-                found = ", ".join(sorted(there)) or "no *.safetensors (pickled weights are not read: they can run code)"
+    def _check(self, files: Mapping[str, Mapping[str, Part]]) -> None:
+        """Compare the files with the index. Raises ConvertError with all that does not agree."""
+        path = self._folder / INDEX
+        if not path.is_file():
+            if set(files) != {SINGLE}:
+                found = ", ".join(files) or "no *.safetensors (pickled weights are not read: they can run code)"
                 raise ConvertError(f"{self._folder} needs {SINGLE}, or {INDEX} with its files; found {found}")
-            return dict.fromkeys(self._open(SINGLE).keys(), SINGLE)
-        where: dict[str, str] = json.loads((self._folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
-        missing = sorted(set(where.values()) - there)
+            return
+        where: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        missing = sorted(set(where.values()) - set(files))
         problems = [f"{name} is missing, with {sum(f == name for f in where.values())} tensors" for name in missing]
-        problems += [f"{name} is not in the index" for name in sorted(there - set(where.values()))]
-        for file in sorted(set(where.values()) & there):
-            listed, held = {name for name, f in where.items() if f == file}, set(self._open(file).keys())
+        problems += [f"{name} is not in the index" for name in sorted(set(files) - set(where.values()))]
+        for file in sorted(set(where.values()) & set(files)):
+            listed, held = {name for name, f in where.items() if f == file}, set(files[file])
             problems += [f"{name} is not in {file}, where the index puts it" for name in sorted(listed - held)]
             problems += [f"{name} is in {file} and not in the index" for name in sorted(held - listed)]
         if problems:
-            raise ConvertError.listing(f"{self._folder / INDEX} and the files do not agree", problems)
-        return where
+            raise ConvertError.listing(f"{path} and the files do not agree", problems)
 
-    def _open(self, file: str) -> Any:
-        if file not in self._files:
-            try:
-                self._files[file] = safe_open(self._folder / file, framework="pt")
-            except (SafetensorError, OSError) as error:
-                raise ConvertError(f"{self._folder / file} is no sound safetensors file: {error}") from None
-        return self._files[file]
+
+def _parts(path: Path) -> dict[str, Part]:
+    """What a file holds, checked against its size by the format's own library."""
+    try:
+        with safe_open(path, framework="pt"), path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header: dict[str, Any] = json.loads(file.read(length))
+    except (SafetensorError, OSError) as error:
+        raise ConvertError(f"{path} is no sound safetensors file: {error}") from None
+    header.pop("__metadata__", None)
+    names = {label: name for name, label in LABELS.items()}
+    for name, entry in header.items():
+        if entry["dtype"] not in names:
+            raise ConvertError(f"{path}: {name} has dtype {entry['dtype']}; {', '.join(names)} are read")
+    return {
+        name: Part(path, 8 + length + entry["data_offsets"][0], names[entry["dtype"]], torch.Size(entry["shape"]))
+        for name, entry in header.items()
+    }

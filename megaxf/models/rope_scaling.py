@@ -48,9 +48,11 @@ class NtkScaling(Scaling):
 
     def apply(self, plain: torch.Tensor, head_dim: int, theta: float) -> tuple[torch.Tensor, float]:
         """See the module."""
-        if head_dim == 2:
-            return plain, 1.0
-        return plain_frequencies(head_dim, theta * self.factor ** (head_dim / (head_dim - 2)), plain.device), 1.0
+        return plain_frequencies(head_dim, self.theta(head_dim, theta), plain.device), 1.0
+
+    def theta(self, head_dim: int, plain: float) -> float:
+        """The base that takes the place of the plain one."""
+        return plain if head_dim == 2 else plain * self.factor ** (head_dim / (head_dim - 2))
 
 
 class YarnScaling(Scaling):
@@ -91,14 +93,16 @@ class YarnScaling(Scaling):
         low, high = max(low, 0), min(high, head_dim - 1)
         pairs = torch.arange(head_dim // 2, dtype=torch.float32, device=plain.device)
         interpolated = ((pairs - low) / (high - low or 0.001)).clamp(0, 1)
-        return plain / self.factor * interpolated + plain * (1 - interpolated), self._temperature()
+        return plain / self.factor * interpolated + plain * (1 - interpolated), self.temperature
 
     def _pair(self, turns: float, head_dim: int, theta: float) -> float:
         """Index of the pair that turns so many times over the original context."""
         length = self.original_max_position_embeddings
         return head_dim * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-    def _temperature(self) -> float:
+    @property
+    def temperature(self) -> float:
+        """What cosine and sine are multiplied by."""
         if self.attention_factor is not None:
             return self.attention_factor
         growth = 0.1 * math.log(self.factor)

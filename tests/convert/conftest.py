@@ -25,11 +25,14 @@ TEXT = "def f(x):\n    return x + 1\n\n\nclass A:\n\tpass  # ünïcode – 日�
 
 
 class Weights(dict):
-    """Tensors by name with their shapes, as a checkpoint gives them."""
+    """Tensors by name with their shapes and in pieces, as a checkpoint gives them."""
 
     @property
     def shapes(self):
         return {name: tensor.shape for name, tensor in self.items()}
+
+    def pieces(self, name):
+        yield from self[name].split(7)
 
 
 def export(config, weights, tokenizer, out, *, dtype="bfloat16", **form):

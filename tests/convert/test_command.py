@@ -37,7 +37,7 @@ def megaxf(capsys, *arguments):
 def test_there_and_back_again(tmp_path, run_folder, capsys):
     code, out, err = megaxf(capsys, "convert", run_folder, tmp_path / "hf")
     assert code == 0, err
-    assert "30 tensors, 54,108 parameters, 216 kB" in out
+    assert "30 tensors, 54,108 parameters, 216 kB of float32 in" in out
     assert json.loads((tmp_path / "hf/config.json").read_text())["dtype"] == "float32"
     assert megaxf(capsys, "convert", tmp_path / "hf", tmp_path / "back", "--to", "megaxf")[0] == 0
     first, second = find_latest(run_folder / "checkpoints"), find_latest(tmp_path / "back/checkpoints")

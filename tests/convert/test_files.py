@@ -10,7 +10,7 @@ from safetensors import safe_open
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.huggingface import read
 from megaxf.convert.safetensors_files import SafetensorsFolder, write_files
-from tests.convert.conftest import export
+from tests.convert.conftest import Weights, export
 
 
 def every_tensor(folder):
@@ -71,19 +71,32 @@ def test_bf16_in_bf16_out(tmp_path, make_config, make_weights):
     assert json.loads((tmp_path / "two/config.json").read_text())["dtype"] == "bfloat16"
 
 
-def test_one_tensor_at_a_time(tmp_path):
+def test_a_piece_of_a_tensor_at_a_time(tmp_path):
     alive, most = weakref.WeakSet(), []
 
-    def read(name):
-        value = torch.full((500,), float(name))
-        alive.add(value)
-        most.append(len(alive))
-        return value
+    class Watched(Weights):
+        def pieces(self, name):
+            for piece in super().pieces(name):
+                piece = piece.clone()
+                alive.add(piece)
+                most.append(len(alive))
+                yield piece
 
-    size = write_files(tmp_path, {str(k): torch.Size([500]) for k in range(20)}, read, "float32", 5000)
-    assert size == 20 * 2000 and max(most) <= 2
+    weights = Watched({str(k): torch.full((70, 5), float(k)) for k in range(20)})
+    assert write_files(tmp_path, weights, "float32", 4000) == 20 * 1400
+    assert len(most) == 200 and max(most) <= 2
     folder = SafetensorsFolder(tmp_path)
-    assert [folder[str(k)][0].item() for k in range(20)] == list(range(20))
+    assert all(torch.equal(folder[name], weights[name]) for name in weights)
+
+
+def test_a_tensor_in_pieces_is_the_tensor(tmp_path, monkeypatch):
+    monkeypatch.setattr("megaxf.models.weights.PIECE", 100)
+    weights = Weights({"a": torch.randn(23, 3, 7), "b": torch.randn(5)})
+    write_files(tmp_path, weights, "bfloat16", 10_000)
+    folder = SafetensorsFolder(tmp_path)
+    pieces = list(folder.pieces("a"))
+    assert [piece.shape for piece in pieces] == [(4, 3, 7)] * 5 + [(3, 3, 7)]
+    assert torch.equal(torch.cat(pieces), weights["a"].bfloat16()) and torch.equal(folder["a"], torch.cat(pieces))
 
 
 def test_a_failed_export_leaves_nothing(tmp_path, make_config, make_weights):

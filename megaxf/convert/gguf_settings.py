@@ -1,0 +1,69 @@
+"""The settings of the Llama family under GGUF's keys, so that llama.cpp computes the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from megaxf.convert.errors import ConvertError
+from megaxf.models.llama import Config
+from megaxf.models.rope_scaling import LinearScaling, Llama3Scaling, NtkScaling, YarnScaling, plain_frequencies
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
+FREQUENCIES = "rope_freqs.weight"
+"""Table [head_dim / 2] of what each rotary frequency is divided by."""
+
+
+def describe_model(writer: GGUFWriter, config: Config) -> None:
+    """Sizes, epsilon and rotary settings. Raises ConvertError for a stretch that llama.cpp computes otherwise."""
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_context_length(context_length(config))
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(config.head_dim)
+    _describe_rope(writer, config)
+
+
+def context_length(config: Config) -> int:
+    """Tokens within which llama.cpp computes the same: it has no sliding window for these architectures."""
+    return min(config.max_position_embeddings, config.sliding_window or config.max_position_embeddings)
+
+
+def _describe_rope(writer: GGUFWriter, config: Config) -> None:
+    import gguf
+
+    theta, scaling = config.rope_theta, config.rope_scaling
+    if isinstance(scaling, NtkScaling):
+        theta = scaling.theta(config.head_dim, theta)
+    writer.add_rope_freq_base(theta)
+    if isinstance(scaling, LinearScaling):
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(scaling.factor)
+    if isinstance(scaling, YarnScaling):
+        if not scaling.truncate:
+            raise ConvertError("model.rope_scaling.truncate = False: llama.cpp rounds the ends of the ramp always")
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(scaling.factor)
+        writer.add_rope_scaling_orig_ctx_len(scaling.original_max_position_embeddings)
+        writer.add_rope_scaling_yarn_beta_fast(scaling.beta_fast)
+        writer.add_rope_scaling_yarn_beta_slow(scaling.beta_slow)
+        # llama.cpp multiplies YaRN's usual factor on cosine and sine by this one.
+        usual = scaling.model_copy(update={"attention_factor": None, "mscale": None, "mscale_all_dim": None})
+        writer.add_rope_scaling_attn_factors(scaling.temperature / usual.temperature)
+
+
+def tables(config: Config) -> dict[str, torch.Tensor]:
+    """Tensors beside the weights: Llama 3.1's stretch is a table of divisors."""
+    if not isinstance(config.rope_scaling, Llama3Scaling):
+        return {}
+    plain = plain_frequencies(config.head_dim, config.rope_theta)
+    return {FREQUENCIES: plain / config.rope_scaling.apply(plain, config.head_dim, config.rope_theta)[0]}

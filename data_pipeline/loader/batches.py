@@ -144,7 +144,7 @@ class Batches:
         readers = self._readers[samples.sequence_length]
         for (number, epoch), (places, rows) in samples.by_source().items():
             readers[number].fill(out, places, epoch, rows)
-        return out.finish()
+        return out.finish()._replace(sources=samples.source)
 
     def evaluation_rows(self, source: str) -> EvaluationRows:
         """The rows of one source in fixed order, the last partial one included."""

@@ -32,6 +32,8 @@ class Batch(NamedTuple):
     """With isolated documents: 0, 1, 2, ... along each row. Padding is a document of its own."""
     bounds: Int64 | None = None
     """With isolated documents: where each begins in the flattened tokens, and the end of all [documents + 1]."""
+    sources: Int64 | None = None
+    """[rows]: the number of the source of each row, where there are several."""
 
 
 def allocate(shape: tuple[int, int]) -> Int64:

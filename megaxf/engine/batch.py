@@ -12,7 +12,7 @@ IGNORED = -100
 
 
 class ArrayBatch(Protocol):
-    """What the data loader gives: numpy arrays [rows, sequence], the last two may be absent."""
+    """What the data loader gives: numpy arrays [rows, sequence]; all but the first two may be absent."""
 
     @property
     def tokens(self) -> np.ndarray:
@@ -30,6 +30,10 @@ class ArrayBatch(Protocol):
     def document_ids(self) -> np.ndarray | None:
         """Equal within a document."""
 
+    @property
+    def sources(self) -> np.ndarray | None:
+        """Number of the source of each row, [rows]."""
+
 
 class TorchBatch(NamedTuple):
     """Rows of one forward pass; int64 tensors [rows, sequence] where nothing else is said."""
@@ -41,6 +45,8 @@ class TorchBatch(NamedTuple):
     document_ids: torch.Tensor | None = None
     samples: torch.Tensor | None = None
     """[rows]: the place of each row in the order of the data, which dropout is drawn by."""
+    sources: torch.Tensor | None = None
+    """[rows]: the number of the source that each row comes from."""
 
     def counted(self) -> int:
         """The number of targets that count in the loss."""
@@ -58,7 +64,7 @@ def to_torch(batch: ArrayBatch, device: torch.device | str) -> TorchBatch:
 
     tokens, labels = move(batch.tokens), move(batch.labels)
     assert tokens is not None and labels is not None
-    return TorchBatch(tokens, labels, move(batch.positions), move(batch.document_ids))
+    return TorchBatch(tokens, labels, move(batch.positions), move(batch.document_ids), sources=move(batch.sources))
 
 
 def micro_batches(batch: TorchBatch, size: int) -> list[TorchBatch]:

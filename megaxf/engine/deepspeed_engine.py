@@ -24,7 +24,7 @@ from megaxf.engine.deepspeed_config import deepspeed_config
 from megaxf.engine.deepspeed_start import Partition, import_deepspeed
 from megaxf.engine.loss_scale import LossScale
 from megaxf.engine.mpu import ModelParallelUnit
-from megaxf.engine.objective import Objective, Sums, evaluation_mode
+from megaxf.engine.objective import Objective, Sums, evaluation_mode, several_sources
 from megaxf.engine.offload import check_nvme
 from megaxf.engine.optimizer import CountsUpdates, build_adamw, fresh_state, set_learning_rate
 from megaxf.engine.protocol import MOMENTS, StepResult
@@ -38,7 +38,7 @@ class ZeroEngine(CountsUpdates):
     def __init__(self, run: Run[Any], placed: Placed, device: torch.device) -> None:
         deepspeed = import_deepspeed(device)
         self._placed, self._axis, self._device = placed, placed.mesh.replicas, device
-        self._stage = run.engine.zero_stage
+        self._stage, self._sources = run.engine.zero_stage, several_sources(run)
         self._loss_scale = LossScale() if run.train.precision == "fp16" else None
         check_nvme(run, placed)
         config = deepspeed_config(run, placed, device)
@@ -74,12 +74,14 @@ class ZeroEngine(CountsUpdates):
     ) -> StepResult:
         """One update; see the protocol."""
         batches = [self._placed.columns(batch) for batch in micro_batches]
-        sums = Sums(batches, self._axis, self._device, loss_limit)
+        sums = Sums(batches, self._axis, self._device, loss_limit, self._sources)
         set_learning_rate(self._optimizer, learning_rate)
         for index, batch in enumerate(batches):
             self._zero.set_gradient_accumulation_boundary(index == len(batches) - 1)
             loss, nll = self._zero(batch)
-            self._zero.backward(sums.add(loss, nll) * (sums.scale * self._axis.size), scale_wrt_gas=False)
+            loss, nll = self._zero(batch)
+            loss = sums.add(batch, loss, nll)
+            self._zero.backward(loss * (sums.scale * self._axis.size), scale_wrt_gas=False)
         self._zero.step()
         return self._result(sums)
 
@@ -101,7 +103,7 @@ class ZeroEngine(CountsUpdates):
         """Local sum and count; see the protocol."""
         batch = self._placed.columns(batch)
         with evaluation_mode(self._zero):
-            return float(self._zero(batch)[1]), batch.counted()
+            return float(self._zero(batch)[1].sum()), batch.counted()
 
     def state_names(self) -> list[str]:
         """See the protocol."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from megaxf.engine.batch import TorchBatch
+from megaxf.config import Run
+from megaxf.engine.batch import IGNORED, TorchBatch
 from megaxf.engine.protocol import StepResult
 from megaxf.parallel.apply import Placed
 from megaxf.parallel.collectives import sum_numbers, sum_tensor
@@ -26,7 +27,7 @@ class Objective(torch.nn.Module):
         self.model, self._loss, self._z_loss = placed.model, placed.loss, z_loss
 
     def forward(self, batch: TorchBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """(loss, negative log-likelihood), each summed over the counted targets; fp32 scalars, the second detached."""
+        """(the loss summed over the counted targets, detached the negative log-likelihood of each), in fp32."""
         hidden = self.model(
             batch.tokens, document_ids=batch.document_ids, positions=batch.positions, samples=batch.samples
         )
@@ -37,25 +38,37 @@ class Sums:
     """The sums of one step, over its micro-batches and the ranks that see other tokens.
 
     One message before the forward passes, the number of targets, which every gradient is divided by; one after them.
+
+    sources: how many the rows come from, where losses are wanted for each of them.
     """
 
     def __init__(
-        self, batches: Sequence[TorchBatch], axis: Axis, device: torch.device, loss_limit: float | None = None
+        self,
+        batches: Sequence[TorchBatch],
+        axis: Axis,
+        device: torch.device,
+        loss_limit: float | None = None,
+        sources: int = 0,
     ) -> None:
         self._axis, self._device, self._limit, self._left = axis, device, loss_limit, len(batches)
         self.tokens = int(sum_numbers([sum(batch.counted() for batch in batches)], axis, device)[0])
         self.scale = 1 / max(self.tokens, 1)
         """What a summed loss is multiplied by; a batch without a target gives a gradient of zero."""
-        self._sums = torch.zeros(3, dtype=torch.float64, device=device)
-        """Loss, negative log-likelihood, and how many ranks have refused the step."""
+        self._sums = torch.zeros(3 + 2 * sources, dtype=torch.float64, device=device)
+        """Loss, negative log-likelihood, how many ranks have refused the step; and for each source its negative
+        log-likelihood, then for each its counted targets."""
+        self._by_source = self._sums[3:].view(2, sources)
 
-    def add(self, loss: torch.Tensor, nll: torch.Tensor) -> torch.Tensor:
+    def add(self, batch: TorchBatch, loss: torch.Tensor, nll: torch.Tensor) -> torch.Tensor:
         """Count one micro-batch in, without waiting for the device; gives the loss to go backward from.
 
         That of the last micro-batch is NaN where the step's loss is not below the limit: no engine makes an update from
         a gradient that is not finite, so that each refuses the step in the way it has anyway.
         """
-        self._sums[:2] += torch.stack([loss.detach(), nll.detach()])
+        self._sums[:2] += torch.stack([loss.detach(), nll.sum()])
+        if batch.sources is not None and self._by_source.numel():
+            rows = torch.stack([nll.sum(1, dtype=torch.float64), (batch.labels != IGNORED).sum(1)])
+            self._by_source.index_add_(1, batch.sources, rows)
         self._left -= 1
         if self._limit is None or self._left:
             return loss
@@ -70,8 +83,21 @@ class Sums:
 
     def result(self, grad_norm: float) -> StepResult:
         """The numbers of the step; collective."""
-        loss, nll, refused = sum_numbers(list(self._sums), self._axis, self._device)
-        return StepResult(nll * self.scale, (loss - nll) * self.scale, grad_norm, self.tokens, refused=refused > 0)
+        loss, nll, refused, *by_source = sum_numbers(list(self._sums), self._axis, self._device)
+        half = len(by_source) // 2
+        return StepResult(
+            loss=nll * self.scale,
+            z_loss=(loss - nll) * self.scale,
+            grad_norm=grad_norm,
+            tokens=self.tokens,
+            refused=refused > 0,
+            by_source=tuple(zip(by_source[:half], map(round, by_source[half:]), strict=True)),
+        )
+
+
+def several_sources(run: Run[Any]) -> int:
+    """How many sources there are to tell apart; 0 where there is one, whose loss is the loss."""
+    return len(run.data.sources) if len(run.data.sources) > 1 else 0
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from megaxf.engine.deepspeed_config import deepspeed_config
 from megaxf.engine.deepspeed_engine import ZeroEngine
 from megaxf.engine.deepspeed_start import DTYPES, import_deepspeed
 from megaxf.engine.gradient import Gradients
-from megaxf.engine.objective import Sums, evaluation_mode
+from megaxf.engine.objective import Sums, evaluation_mode, several_sources
 from megaxf.engine.optimizer import build_adamw, set_learning_rate
 from megaxf.engine.protocol import MOMENTS, StepResult
 from megaxf.engine.state import take_state
@@ -39,8 +39,8 @@ from megaxf.parallel.collectives import sum_numbers
 from megaxf.parallel.pipeline import layers_of_parts
 from megaxf.plan.stages import Part, split_layers
 
-Finish = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""(loss, negative log-likelihood) of a micro-batch -> what DeepSpeed takes for the loss."""
+Finish = Callable[[TorchBatch, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(micro-batch, its loss, negative log-likelihood of each label) -> what DeepSpeed takes for the loss."""
 
 
 class LocalPart:
@@ -49,7 +49,7 @@ class LocalPart:
     def __init__(self, placed: Placed, part: Part, layers: list[torch.nn.Module], z_loss: float) -> None:
         self._placed, self._part, self._layers, self._z_loss = placed, part, layers, z_loss
         self._batches: Iterator[TorchBatch] = iter(())
-        self._finish: Finish = lambda loss, nll: loss
+        self._finish: Finish = lambda batch, loss, nll: loss
 
     def start(self, batches: Sequence[TorchBatch], finish: Finish) -> None:
         """Set what the next calls compute on."""
@@ -68,7 +68,8 @@ class LocalPart:
         if not self._part.last:
             return hidden
         hidden = model.final_norm(hidden)
-        return self._finish(*self._placed.loss(hidden, model.head_weight(), batch.labels, z_loss=self._z_loss))
+        loss, nll = self._placed.loss(hidden, model.head_weight(), batch.labels, z_loss=self._z_loss)
+        return self._finish(batch, loss, nll)
 
 
 class PipelineEngine(ZeroEngine):
@@ -78,6 +79,7 @@ class PipelineEngine(ZeroEngine):
         import_deepspeed(device)
         self._run, self._placed, self._axis, self._device, self._stage = run, placed, placed.mesh.replicas, device, 1
         self._loss_scale, self._pipeline = None, placed.mesh.axis("pipeline")
+        self._sources = several_sources(run)
         materialise(placed, run.seed, device)
         own = {name: weight for name, weight in placed.weights.items() if self._owner(name) == self._pipeline.rank}
         for name in is_counted(placed, own):
@@ -126,12 +128,12 @@ class PipelineEngine(ZeroEngine):
     ) -> StepResult:
         """One update; see the protocol."""
         batches = [self._placed.columns(batch) for batch in micro_batches]
-        sums = Sums(batches, self._axis, self._device, loss_limit)
+        sums = Sums(batches, self._axis, self._device, loss_limit, self._sources)
         set_learning_rate(self._optimizer, learning_rate)
         factor = sums.scale * self._axis.size * self._zero.gradient_accumulation_steps()
 
-        def finish(loss: torch.Tensor, nll: torch.Tensor) -> torch.Tensor:
-            return sums.add(loss, nll) * factor
+        def finish(batch: TorchBatch, loss: torch.Tensor, nll: torch.Tensor) -> torch.Tensor:
+            return sums.add(batch, loss, nll) * factor
 
         self._borrowed_gradients.clear()
         self._start(batches, finish)
@@ -145,9 +147,9 @@ class PipelineEngine(ZeroEngine):
         batch = self._placed.columns(batch)
         sums: list[torch.Tensor] = []
 
-        def finish(loss: torch.Tensor, nll: torch.Tensor) -> torch.Tensor:
-            sums.append(nll)
-            return nll
+        def finish(batch: TorchBatch, loss: torch.Tensor, nll: torch.Tensor) -> torch.Tensor:
+            sums.append(nll.sum())
+            return sums[-1]
 
         self._start([batch], finish)
         with evaluation_mode(self._zero):

@@ -26,6 +26,8 @@ class StepResult(NamedTuple):
     changed nothing on any rank."""
     tokens: int
     """Counted targets of the global batch."""
+    by_source: tuple[tuple[float, int], ...] = ()
+    """For each source of the data, where there are several: sum of negative log-likelihoods, counted targets."""
     skipped: bool = False
     """fp16: the scaled gradient overflowed, so the step changed nothing, and the next one has a smaller scale. An
     overflow at the smallest scale is not a skipped step but a gradient that is not finite."""

@@ -15,7 +15,7 @@ import torch
 from megaxf.config import Run
 from megaxf.engine.batch import TorchBatch
 from megaxf.engine.gradient import Gradients, Norm
-from megaxf.engine.objective import Objective, Sums, evaluation_mode
+from megaxf.engine.objective import Objective, Sums, evaluation_mode, several_sources
 from megaxf.engine.optimizer import CountsUpdates, build_adamw, fresh_state, set_learning_rate
 from megaxf.engine.protocol import MOMENTS, StepResult
 from megaxf.engine.state import gather_state, take_state
@@ -29,7 +29,7 @@ class ReferenceEngine(CountsUpdates):
     def __init__(self, run: Run[Any], placed: Placed, device: torch.device) -> None:
         materialise(placed, run.seed, device)
         self._placed, self._axis, self._device = placed, placed.mesh.replicas, device
-        self._clip = run.train.gradient_clip
+        self._clip, self._sources = run.train.gradient_clip, several_sources(run)
         self._objective = Objective(placed, run.train.z_loss)
         self._weights = placed.weights
         self._norm = Norm(is_counted(placed, self._weights), placed.mesh.parts)
@@ -43,11 +43,11 @@ class ReferenceEngine(CountsUpdates):
     ) -> StepResult:
         """One update; see the protocol."""
         batches = [self._placed.columns(batch) for batch in micro_batches]
-        sums = Sums(batches, self._axis, self._device, loss_limit)
+        sums = Sums(batches, self._axis, self._device, loss_limit, self._sources)
         self._gradients.clear()
         for batch in batches:
             loss, nll = self._objective(batch)
-            (sums.add(loss, nll) * sums.scale).backward()
+            (sums.add(batch, loss, nll) * sums.scale).backward()
         self._gradients.sum_over(self._axis)
         set_learning_rate(self._optimizer, learning_rate)
         norm = self._update(self._optimizer, self._masters, self._weights, self._gradients.sums, self._norm, self._clip)
@@ -58,7 +58,7 @@ class ReferenceEngine(CountsUpdates):
         """Local sum and count; see the protocol."""
         batch = self._placed.columns(batch)
         with evaluation_mode(self._objective):
-            return float(self._objective(batch)[1]), batch.counted()
+            return float(self._objective(batch)[1].sum()), batch.counted()
 
     def state_names(self) -> list[str]:
         """See the protocol."""

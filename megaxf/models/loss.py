@@ -44,14 +44,17 @@ def chunked_cross_entropy(
     z_loss: coefficient of log(sum(exp(logits)))^2 (PaLM, arXiv 2204.02311).
     vocabulary: where the weight has the rows of a part of the vocabulary only. The gradient of `hidden` is then that
     part's, to be summed with the others'.
-    Returns fp32 scalars (loss = nll + z_loss term, nll), the second detached. `loss` can be differentiated once.
+    Returns (loss, nll), fp32: the sum of nll and z_loss term, which can be differentiated once, and detached the
+    negative log-likelihood of each label [...], 0 where it is not counted.
     Raises ValueError for a label outside the vocabulary (on a GPU, where that would wait for the device, a device-side
     assertion).
     """
     _check_labels(labels, vocabulary.size if vocabulary else weight.shape[0])
     rows = chunk_size or _chunk_rows(weight)
-    hidden, labels = hidden.flatten(0, -2), labels.flatten()
-    return _ChunkedCrossEntropy.apply(hidden, weight, labels, rows, z_loss, vocabulary, torch.is_grad_enabled())
+    shape, hidden, labels = labels.shape, hidden.flatten(0, -2), labels.flatten()
+    grad_enabled = torch.is_grad_enabled()
+    loss, nll = _ChunkedCrossEntropy.apply(hidden, weight, labels, rows, z_loss, vocabulary, grad_enabled)
+    return loss, nll.view(shape)
 
 
 def _check_labels(labels: torch.Tensor, vocab: int) -> None:
@@ -88,21 +91,21 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         wants_hidden, wants_weight = (grad_enabled and needed for needed in ctx.needs_input_grad[:2])
         ctx.hidden_gradient = torch.empty_like(hidden) if wants_hidden else None
         ctx.weight_gradient = None
-        sums = torch.zeros(2, dtype=torch.float32, device=hidden.device)
+        each = torch.empty(2, len(labels), dtype=torch.float32, device=hidden.device)
         products = hidden.new_empty(min(rows, len(labels)), weight.shape[0])
         for start in range(0, len(labels), rows):
             chunk = slice(start, start + rows)
             states = hidden[chunk]
             logits = torch.mm(states, weight.t(), out=products[: len(states)])
-            sums += _differentiate(logits, labels[chunk], z_loss, vocabulary, wants_hidden or wants_weight)
+            each[:, chunk] = _differentiate(logits, labels[chunk], z_loss, vocabulary, wants_hidden or wants_weight)
             if wants_hidden:
                 torch.mm(logits, weight, out=ctx.hidden_gradient[chunk])
             if wants_weight:
                 ctx.weight_gradient = _add_product(ctx.weight_gradient, logits.t(), states)
         if ctx.weight_gradient is not None:
             ctx.weight_gradient = ctx.weight_gradient.to(weight.dtype)
-        nll, z = sums.unbind()
-        loss, nll = nll + z_loss * z, nll.clone()
+        nll, squares = each
+        loss, nll = nll.sum() + z_loss * squares.sum(), nll.clone()
         ctx.mark_non_differentiable(nll)
         ctx.used = False
         return loss, nll
@@ -133,8 +136,8 @@ class _Targets(NamedTuple):
 def _differentiate(
     logits: torch.Tensor, labels: torch.Tensor, z_loss: float, vocabulary: Vocabulary | None, wanted: bool
 ) -> torch.Tensor:
-    """Sums of nll and of squared log-partition [2]; where wanted, the gradient of nll + z_loss * squares overwrites
-    the logits [tokens, own part of the vocabulary] of any dtype, which are spoilt in any case.
+    """Nll and squared log-partition of each label [2, tokens]; where wanted, the gradient of nll + z_loss * squares
+    overwrites the logits [tokens, own part of the vocabulary] of any dtype, which are spoilt in any case.
 
     Done in fp32, a block of tokens at a time. With the whole vocabulary at hand a block is finished while the cache
     has it; otherwise all wait for one message about all tokens.
@@ -145,21 +148,20 @@ def _differentiate(
     buffer = None
     if logits.dtype != torch.float32:
         buffer = logits.new_empty(min(rows, len(labels)), logits.shape[1], dtype=torch.float32)
-    sums = torch.zeros(2, dtype=torch.float32, device=logits.device)
-    statistics = []
+    each, statistics = [], []
     for block in blocks:
         part, own = logits[block], targets.rows(block)
         wide = part if buffer is None else buffer[: len(part)].copy_(part)
         statistics.append(_exponentiate(wide, own))
         if vocabulary is None:
-            sums += _finish(wide, statistics[-1], statistics[-1], own, z_loss, wanted)
+            each.append(_finish(wide, statistics[-1], statistics[-1], own, z_loss, wanted))
         if wanted and buffer is not None:
             part.copy_(wide)
     if vocabulary is not None:
         whole = vocabulary.combine(torch.cat(statistics, dim=1))
         for block, local in zip(blocks, statistics, strict=True):
-            sums += _finish(logits[block], local, whole[:, block], targets.rows(block), z_loss, wanted)
-    return sums
+            each.append(_finish(logits[block], local, whole[:, block], targets.rows(block), z_loss, wanted))
+    return torch.cat(each, dim=1)
 
 
 def _targets(labels: torch.Tensor, first: int, width: int) -> _Targets:
@@ -187,7 +189,7 @@ def _finish(
     z_loss: float,
     wanted: bool,
 ) -> torch.Tensor:
-    """The sums of `_differentiate`, and its gradient in the place of the exponentials.
+    """What `_differentiate` gives, and its gradient in the place of the exponentials.
 
     own, whole: statistics as `_exponentiate` gives them, of the own part of the vocabulary and of all of it.
     """
@@ -198,7 +200,7 @@ def _finish(
         share = counted * (1 + 2 * z_loss * log_partition) / total * (own[0] - largest).exp()
         of_targets = -targets.here.to(exponentials.dtype)
         exponentials.mul_(share[:, None]).scatter_add_(1, targets.column[:, None], of_targets[:, None])
-    return torch.stack([(counted * (log_partition - target_logits)).sum(), (counted * log_partition.square()).sum()])
+    return torch.stack([counted * (log_partition - target_logits), counted * log_partition.square()])
 
 
 def _add_product(total: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from megaxf.parallel.collectives import all_gather
 from megaxf.parallel.mesh import Axis
 
 Loss = Callable[..., tuple[torch.Tensor, torch.Tensor]]
-"""(hidden [batch, seq, hidden], head weight, labels [batch, seq], *, z_loss) -> (loss, nll): chunked_cross_entropy."""
+"""(hidden [batch, seq, hidden], head weight, labels [batch, seq], *, z_loss) -> as chunked_cross_entropy."""
 
 
 class VocabularyShare:

@@ -21,7 +21,7 @@ from data_pipeline.rows.evaluation import EvaluationRows
 from megaxf import checkpoint
 from megaxf.config import Run, check_world, to_yaml
 from megaxf.config_data import portion_at
-from megaxf.engine import Engine, TorchBatch, create
+from megaxf.engine import Engine, StepResult, TorchBatch, create
 from megaxf.parallel.collectives import barrier
 from megaxf.parallel.mesh import Mesh
 from megaxf.plan.conventions import mfu
@@ -165,6 +165,7 @@ class Trainer:
             data_wait=self.feed.waited / seconds,
             memory_bytes=memory(self.device),
             skipped_steps=self.skipped,
+            source_losses=self._source_losses(result),
         )
         if self.recorder:
             self.recorder.train(record)
@@ -230,6 +231,10 @@ class Trainer:
             reached=last_step(self.folder.metrics),
         )
         return positions
+
+    def _source_losses(self, result: StepResult) -> dict[str, float]:
+        found = zip(sorted(self.run.data.sources), result.by_source, strict=False)
+        return {source: nll / tokens for source, (nll, tokens) in found if tokens}
 
     def _due(self, every: int) -> bool:
         step = self.position.step

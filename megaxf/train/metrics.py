@@ -13,7 +13,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -49,6 +49,8 @@ class TrainRecord:
     """Rank 0: most memory allocated on the GPU so far, or resident memory of the process without one."""
     skipped_steps: int = 0
     """Of this start so far: steps that changed nothing, since a gradient overflowed in fp16."""
+    source_losses: dict[str, float] = field(default_factory=dict)
+    """Of the sources with counted targets in this step, where the run has several."""
 
 
 TAGS = {
@@ -85,7 +87,9 @@ class Recorder:
         """Record one step."""
         values = asdict(record)
         self._line("train", values)
-        self._scalars({tag: values[field] for field, tag in TAGS.items()}, record.step, record.tokens)
+        scalars = {tag: values[name] for name, tag in TAGS.items()}
+        scalars |= {f"train/loss/{source}": loss for source, loss in record.source_losses.items()}
+        self._scalars(scalars, record.step, record.tokens)
 
     def evaluation(self, step: int, tokens: int, found: Evaluation) -> None:
         """Record the evaluation of one source."""

@@ -52,6 +52,11 @@ def test_a_run_through_phases_that_was_stopped_is_the_one_that_was_not(make):
     assert_same_end(whole, parts)
     tokens = [tokens_before(whole, step + 1) for step in range(1, 13)]
     assert column(whole, "tokens") == column(parts, "tokens") == tokens
+    of_sources = column(whole, "source_losses")
+    assert of_sources == column(parts, "source_losses")
+    assert {name for losses in of_sources for name in losses} == {"a", "b"}
+    for loss, losses in zip(column(whole, "loss"), of_sources, strict=True):
+        assert min(losses.values()) - 1e-6 <= loss <= max(losses.values()) + 1e-6
 
 
 def test_rows_of_a_phase_have_its_length_and_mixture(make):

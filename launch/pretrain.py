@@ -27,13 +27,13 @@ PATIENCE_SECONDS = 15
 """For how long ranks may differ in reaching the same fault: imports from a busy disk."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run `megaxf pretrain` as one rank; returns the exit code."""
+def main(argv: Sequence[str] | None = None, verb: str = "pretrain") -> int:
+    """Run a verb as one rank; returns the exit code."""
     try:
         rank = detect().rank
     except ConfigError as error:
         return fail(str(error))
-    code = run_verb("pretrain", sys.argv[1:] if argv is None else argv, quiet=rank != 0)
+    code = run_verb(verb, sys.argv[1:] if argv is None else argv, quiet=rank != 0)
     if code == USER_FAULT and rank != 0:
         time.sleep(PATIENCE_SECONDS)
     return code

@@ -3,76 +3,129 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import category
 
+from launch.model_options import SOURCE, add_model_options
+
 if TYPE_CHECKING:
-    from megaxf.convert.interface import Trained
     from megaxf.generate import Result
 
 HELP = "let a model go on with a text"
 
-EPILOG = """\
-SOURCE is a run folder (its newest complete checkpoint is taken), a checkpoint, or a Hugging Face folder.
+EPILOG = f"""\
+{SOURCE}
 
   megaxf generate runs/mine --prompt 'def read_lines(path):' --max-new-tokens 100
   megaxf generate my-model --prompt 'import ' --prompt 'class ' --temperature 0.8 --top-p 0.95 --seed 7
-  megaxf generate my-model --prompts-file prompts.txt --json > answers.jsonl
+  megaxf generate my-model --prompt 'Q: 2 + 2?\\nA:' --stop '\\n' --stop 'Q:' --repetition-penalty 1.1
+  megaxf generate my-model --prompts-file prompts.txt --batch-size 32 --json --logprobs > answers.jsonl
+  megaxf generate my-model --prompt 'Once' --device-map auto --max-memory 0=20GB --max-memory cpu=60GB
+
+on several GPUs, each holding a part of the model, with the same texts as on one:
+  torchrun --nproc-per-node 2 launch/generate.py my-model --prompt 'Once upon'
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Source, prompts, and how to choose tokens."""
     parser.epilog = EPILOG
-    parser.add_argument("source", metavar="SOURCE", help="the model; see below")
+    add_model_options(parser)
     parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="may be given several times")
     parser.add_argument("--prompts-file", metavar="FILE", help="a prompt a line (UTF-8)")
     parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N", help="default: %(default)s")
+    _add_choice(parser)
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help=r"end before this text (\n: a line end); repeatable"
+    )
+    parser.add_argument(
+        "--stop-id", action="append", default=[], type=int, metavar="ID", help="end at this token; repeatable"
+    )
+    parser.add_argument("--batch-size", type=int, metavar="N", help="prompts at a time; others wait (default: all)")
+    parser.add_argument(
+        "--cache",
+        choices=("static", "paged", "sliding"),
+        help="memory for keys and values: all at once (default), in blocks as rows grow, or a window's "
+        "(default for models with one)",
+    )
+    parser.add_argument("--logprobs", action="store_true", help="with --json: log-probabilities of the new tokens")
+    parser.add_argument("--prompt-logprobs", action="store_true", help="with --json: those of the prompt's tokens")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each prompt, nothing else")
+    parser.add_argument("--no-stream", action="store_true", help="print a text when it is complete")
+
+
+def _add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0, the default, is greedy")
     parser.add_argument("--top-k", type=int, metavar="K", help="draw among the K likeliest tokens only")
     parser.add_argument(
         "--top-p", type=float, default=1.0, metavar="P", help="draw among the likeliest that reach probability P"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the draws; each prompt has its own (default: 0)")
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), help="default: float32 on a CPU, else as trained")
-    parser.add_argument("--device", help="default: cuda where there is one, else cpu")
-    parser.add_argument("--json", action="store_true", help="a line of JSON for each prompt, nothing else")
-    parser.add_argument("--no-stream", action="store_true", help="print a text when it is complete")
+    parser.add_argument(
+        "--repetition-penalty", type=float, default=1.0, metavar="X", help="above 1: repeat less (default: 1)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Generate and print."""
-    from data_pipeline.tokenizer.base import load_tokenizer
-    from megaxf.generate import GenerateError, Sampling, generate
-    from megaxf.train.trained import open_source
+    from launch.rendezvous import connect, detect, disconnect
+    from megaxf.generate import GenerateError, Sampling
 
+    if (arguments.logprobs or arguments.prompt_logprobs) and not arguments.json:
+        raise GenerateError("--logprobs and --prompt-logprobs have an effect with --json only")
     texts = _prompts(arguments)
-    sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
-    source = open_source(arguments.source)
+    sampling = Sampling(
+        arguments.temperature, arguments.top_k, arguments.top_p, arguments.repetition_penalty, arguments.seed
+    )
+    launch = detect()
+    device, axis = None, None
+    if launch.world_size > 1:
+        from megaxf.parallel.mesh import build_mesh
+
+        device = connect(launch)
+        axis = build_mesh({"tensor": launch.world_size}).axis("tensor")
+    _generate(arguments, texts, sampling, device, axis, quiet=launch.rank > 0)
+    disconnect()
+    return 0
+
+
+def _generate(
+    arguments: argparse.Namespace, texts: list[str], sampling: Any, device: Any, axis: Any, quiet: bool
+) -> None:
+    from data_pipeline.tokenizer.base import load_tokenizer
+    from launch.model_options import open_model
+    from megaxf.generate import GenerateError, Stop, generate
+
+    source, model = open_model(arguments, device, axis)
     if source.tokenizer is None:
         raise GenerateError(f"{source.path} has no tokenizer: its text cannot be read or written")
     tokenizer = load_tokenizer(source.tokenizer)
     # The start of a document is what follows the end of another.
     prompts = [tokenizer.encode(text) or [tokenizer.eod_id] for text in texts]
-    stream = None
-    if len(texts) == 1 and not (arguments.json or arguments.no_stream):
-        stream = _Printer(texts[0], tokenizer.decode, prompts[0])
+    streaming = len(texts) == 1 and not (arguments.json or arguments.no_stream or quiet)
+    if streaming:
+        _show(0, texts[0])
+    stops = [text.replace("\\n", "\n").replace("\\t", "\t") for text in arguments.stop]
     results = generate(
-        _model(source, arguments),
+        model,
         prompts,
         max_new_tokens=arguments.max_new_tokens,
         sampling=sampling,
-        eos_ids=source.eos_ids or [tokenizer.eod_id],
-        on_token=stream,
+        stop=Stop(source.eos_ids or [tokenizer.eod_id], arguments.stop_id, stops),
+        batch_size=arguments.batch_size,
+        cache=arguments.cache,
+        decode=tokenizer.decode,
+        on_text=_show if streaming else None,
+        logprobs=arguments.logprobs,
+        prompt_logprobs=arguments.prompt_logprobs,
+        axis=axis,
     )
-    if stream:
-        stream.close()
-    else:
-        for number, (text, prompt, result) in enumerate(zip(texts, prompts, results, strict=True), 1):
-            _print(number, text, _continuation(tokenizer.decode, prompt, result.tokens), result, arguments)
-    return 0
+    if streaming:
+        print(flush=True)
+    elif not quiet:
+        _print(texts, prompts, results, arguments)
 
 
 def _prompts(arguments: argparse.Namespace) -> list[str]:
@@ -89,54 +142,31 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
     return texts
 
 
-def _model(source: Trained, arguments: argparse.Namespace) -> Any:
-    import torch
-
-    from megaxf.generate import loading
-
-    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    name = arguments.dtype or ("float32" if device == "cpu" else source.dtype)
-    dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[name]
-    if source.format == "huggingface":
-        return loading.from_folder(source.config, source.path, dtype, device)
-    return loading.from_weights(source.config, source.weights, dtype, device)
+def _show(number: int, piece: str) -> None:
+    print(visible(piece), end="", flush=True)
 
 
-class _Printer:
-    """Prints a prompt, and then its continuation as it comes."""
-
-    def __init__(self, text: str, decode: Callable[[Any], str], prompt: list[int]):
-        from megaxf.generate.streaming import TextStream
-
-        self._stream = TextStream(decode, prompt)
-        self._waiting = text
-
-    def __call__(self, row: int, token: int) -> None:
-        print(visible(self._waiting + self._stream.feed(token)), end="", flush=True)
-        self._waiting = ""
-
-    def close(self) -> None:
-        """Print what is left, and end the line."""
-        print(visible(self._waiting + self._stream.close()), flush=True)
-
-
-def _continuation(decode: Callable[[Any], str], prompt: list[int], tokens: list[int]) -> str:
-    from megaxf.generate.streaming import TextStream
-
-    stream = TextStream(decode, prompt)
-    return "".join([*map(stream.feed, tokens), stream.close()])
-
-
-def _print(number: int, text: str, continuation: str, result: Result, arguments: argparse.Namespace) -> None:
+def _print(
+    texts: list[str], prompts: list[list[int]], results: Sequence[Result], arguments: argparse.Namespace
+) -> None:
     import json
 
-    if arguments.json:
-        answer = {"prompt": text, "continuation": continuation, "tokens": result.tokens, "stopped_by": result.reason}
-        print(json.dumps(answer, ensure_ascii=False))
-        return
-    if number > 1 or len(arguments.prompt) > 1 or arguments.prompts_file:
-        print(f"--- prompt {number}")
-    print(visible(text + continuation))
+    for number, (text, prompt, result) in enumerate(zip(texts, prompts, results, strict=True), 1):
+        if arguments.json:
+            answer = {
+                "prompt": text,
+                "continuation": result.text,
+                "prompt_tokens": prompt,
+                "tokens": result.tokens,
+                "stopped_by": result.reason,
+                "logprobs": result.logprobs,
+                "prompt_logprobs": result.prompt_logprobs,
+            }
+            print(json.dumps({key: value for key, value in answer.items() if value is not None}, ensure_ascii=False))
+            continue
+        if len(texts) > 1 or arguments.prompts_file:
+            print(f"--- prompt {number}")
+        print(visible(text + (result.text or "")))
 
 
 def visible(text: str) -> str:

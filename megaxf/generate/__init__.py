@@ -1,11 +1,15 @@
 """A trained model goes on with a text.
 
-model = loading.from_weights(config, weights, dtype, device)
-results = generate(model, [[5, 9, 2], [7]], max_new_tokens=20, sampling=Sampling(), eos_ids=[1])
+    model = loading.from_weights(config, weights, dtype, device)
+    results = generate(model, [[5, 9, 2], [7]], max_new_tokens=20, sampling=Sampling(), stop=Stop(eos_ids=[1]))
+
+generate.py  the loop        batch.py, rows.py   who is computed together, and how far each is
+caches/      keys, values    sampling.py         logits to tokens        streaming.py   tokens to text
 """
 
 from megaxf.generate.errors import GenerateError
-from megaxf.generate.generate import Result, generate
+from megaxf.generate.generate import generate
+from megaxf.generate.rows import Result, Stop
 from megaxf.generate.sampling import Sampling
 
-__all__ = ["GenerateError", "Result", "Sampling", "generate"]
+__all__ = ["GenerateError", "Result", "Sampling", "Stop", "generate"]

@@ -1,31 +1,23 @@
-"""Continue a batch of prompts of any lengths, token by token.
-
-The prompts are read in chunks; a row that ends inside of a chunk is padded behind its end, where its own queries do not
-look. Then every row goes on at its own position until it stops.
-"""
+"""Continue prompts of any lengths, token by token, in a batch that rows leave as they end and others enter."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from megaxf.generate.cache import KVCache
+from megaxf.generate.batch import Batch
+from megaxf.generate.caches import make_cache
 from megaxf.generate.errors import GenerateError
-from megaxf.generate.sampling import Sampling, choose, row_generators
+from megaxf.generate.forward import Forward, evaluating
+from megaxf.generate.rows import Result, Row, Stop
+from megaxf.generate.sampling import Sampling, choose, log_probabilities, penalise, row_generator
+from megaxf.generate.streaming import Decode, TextStream
+from megaxf.parallel.mesh import Axis
 
 PREFILL_CHUNK = 512
-
-
-class Result(NamedTuple):
-    """What one prompt was continued with."""
-
-    tokens: list[int]
-    """New tokens, without the one that ended the text."""
-    reason: Literal["eos", "length", "context"]
-    """Why it ended: an end token, max_new_tokens, or the model's longest sequence."""
 
 
 def generate(
@@ -34,119 +26,104 @@ def generate(
     *,
     max_new_tokens: int,
     sampling: Sampling,
-    eos_ids: Sequence[int] = (),
+    stop: Stop = Stop(),  # noqa: B008
+    batch_size: int | None = None,
+    cache: str | None = None,
     prefill_chunk: int = PREFILL_CHUNK,
-    on_token: Callable[[int, int], None] | None = None,
+    decode: Decode | None = None,
+    on_text: Callable[[int, str], None] | None = None,
+    logprobs: bool = False,
+    prompt_logprobs: bool = False,
+    axis: Axis | None = None,
 ) -> list[Result]:
     """Continue each prompt, a sequence of token ids.
 
-    model: as in megaxf.models, with whole weights; its training mode is restored, no global random state is used.
-    eos_ids: any of these ends a row. prefill_chunk: tokens of the prompts in one forward pass.
-    on_token: told (row, token) as tokens come, end tokens excepted.
+    model: as in megaxf.models; its training mode is restored, no global random state is used.
+    batch_size: rows at a time, all by default; further prompts wait until one ends. cache: see `caches.make_cache`.
+    prefill_chunk: tokens of a prompt in one forward pass.
+    decode: ids to text, for `Result.text`, stop strings and `on_text`, which is told (prompt's number, piece of text).
+    logprobs, prompt_logprobs: also give the log-probabilities of the new tokens, and of the prompts'.
+    axis: the tensor axis whose ranks hold the model together; all call alike, and all get the same results.
     A row ends where prompt and new tokens reach model.config.max_position_embeddings.
     Raises GenerateError where a prompt is empty or leaves no room, or a number has no meaning.
     """
-    limits = [_room(model, row, prompt, max_new_tokens) for row, prompt in enumerate(prompts)]
-    if prefill_chunk < 1:
-        raise GenerateError(f"prefill_chunk = {prefill_chunk} must be 1 or more")
-    if not prompts or not max_new_tokens:
-        return [Result([], "length") for _ in prompts]
-    generators = row_generators(sampling.seed, len(prompts))
-    results: list[list[int]] = [[] for _ in prompts]
-    reasons: dict[int, Literal["eos", "length", "context"]] = {}
-    with _evaluating(model), torch.no_grad():
-        cache = _cache(model, prompts, limits, prefill_chunk)
-        logits = prefill(model, prompts, cache, prefill_chunk)
-        while True:
-            tokens = choose(logits, sampling, generators)
-            for row in set(range(len(prompts))) - set(reasons):
-                if tokens[row] in eos_ids:
-                    reasons[row] = "eos"
-                    continue
-                results[row].append(tokens[row])
-                if on_token is not None:
-                    on_token(row, tokens[row])
-                if len(results[row]) == limits[row]:
-                    reasons[row] = "length" if limits[row] == max_new_tokens else "context"
-            if len(reasons) == len(prompts):
-                return [Result(tokens, reasons[row]) for row, tokens in enumerate(results)]
-            logits = _step(model, prompts, results, cache)
+    forward = Forward(model, axis)
+    _check(forward, prompts, max_new_tokens, stop, decode, {"prefill_chunk": prefill_chunk, "batch_size": batch_size})
+    rows = []
+    for number, prompt in enumerate(prompts):
+        room = forward.longest - len(prompt)
+        limit, at_limit = (max_new_tokens, "length") if max_new_tokens <= room else (room, "context")
+        stream = None if decode is None else TextStream(decode, prompt, stop.strings)
+        generator = row_generator(sampling.seed, number)
+        rows.append(Row(number, list(prompt), limit, at_limit, stop, generator, stream, on_text))  # type: ignore[arg-type]
+    if rows and (max_new_tokens or prompt_logprobs):
+        size = min(batch_size or len(rows), len(rows))
+        length = max(len(row.prompt) + row.limit for row in rows)
+        kept = make_cache(cache, model.config.sliding_window, size, length)
+        with evaluating(model):
+            _run(Batch(forward, kept, prefill_chunk, prompt_logprobs), deque(rows), size, sampling, logprobs)
+    return [row.result(logprobs, prompt_logprobs) for row in rows]
 
 
-def prefill(model: Any, prompts: Sequence[Sequence[int]], cache: KVCache, chunk: int) -> torch.Tensor:
-    """Read the prompts into the cache; logits after the last token of each, [batch, vocab]."""
-    lengths = [len(prompt) for prompt in prompts]
-    last: list[torch.Tensor | None] = [None] * len(prompts)
-    for start in range(0, max(lengths), chunk):
-        width = min(chunk, max(lengths) - start)
-        # A row that has ended waits at its end, where its padding harms nothing.
-        starts = [min(start, length) for length in lengths]
-        pieces = [list(prompt[begin : begin + width]) for prompt, begin in zip(prompts, starts, strict=True)]
-        padded = [piece + [0] * (width - len(piece)) for piece in pieces]
-        hidden = _forward(model, padded, starts, cache)
-        for row, (begin, piece) in enumerate(zip(starts, pieces, strict=True)):
-            if piece and begin + len(piece) == lengths[row]:
-                last[row] = hidden[row, len(piece) - 1]
-    return model.logits(torch.stack([row for row in last if row is not None]))
+def _run(batch: Batch, waiting: deque[Row], size: int, sampling: Sampling, logprobs: bool) -> None:
+    """Until every row has ended."""
+    while waiting or batch.rows:
+        free = min(size - len(batch.rows), len(waiting))
+        if free:
+            rows = sorted((waiting.popleft() for _ in range(free)), key=lambda row: -len(row.prompt))
+            logits = batch.enter(rows)
+        else:
+            rows, logits = batch.rows, batch.step()
+        _advance(rows, logits, sampling, logprobs)
+        batch.leave()
 
 
-def _step(
-    model: Any, prompts: Sequence[Sequence[int]], results: Sequence[Sequence[int]], cache: KVCache
-) -> torch.Tensor:
-    """Feed the newest token of each row, of an ended one its last again; logits [batch, vocab]."""
-    newest = [[(*prompt, *result)[-1]] for prompt, result in zip(prompts, results, strict=True)]
-    starts = [len(prompt) + len(result) - 1 for prompt, result in zip(prompts, results, strict=True)]
-    return model.logits(_forward(model, newest, starts, cache)[:, -1])
+def _advance(rows: list[Row], logits: torch.Tensor, sampling: Sampling, logprobs: bool) -> None:
+    """Choose the next token of each row from logits [rows, vocab]."""
+    scores = logits
+    if sampling.repetition_penalty != 1:
+        scores = penalise(logits, [row.all_tokens for row in rows], sampling.repetition_penalty)
+    tokens = choose(scores, sampling, [row.generator for row in rows])
+    chances: list[Any] = [None] * len(rows)
+    if logprobs:
+        chances = log_probabilities(logits, torch.tensor(tokens, device=logits.device)).tolist()
+    for row, token, chance in zip(rows, tokens, chances, strict=True):
+        row.accept(token, chance)
 
 
-def _forward(model: Any, tokens: list[list[int]], starts: list[int], cache: KVCache) -> torch.Tensor:
-    device = model.head_weight().device
-    ids = torch.tensor(tokens, device=device)
-    positions = torch.tensor(starts, device=device)[:, None] + torch.arange(ids.shape[1], device=device)
-    hidden: torch.Tensor = model(ids, positions=positions, cache=cache)
-    return hidden
-
-
-def _room(model: Any, row: int, prompt: Sequence[int], max_new_tokens: int) -> int:
-    """How many tokens may follow a prompt."""
-    longest = model.config.max_position_embeddings
+def _check(
+    forward: Forward,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    stop: Stop,
+    decode: Decode | None,
+    counts: dict[str, int | None],
+) -> None:
+    """Raises GenerateError for what has no meaning."""
     if max_new_tokens < 0:
         raise GenerateError(f"max_new_tokens = {max_new_tokens} must be 0 or more")
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise GenerateError(f"{name} = {count} must be 1 or more")
+    if "" in stop.strings:
+        raise GenerateError("a stop string is empty: it would end every text at once")
+    if stop.strings and decode is None:
+        raise GenerateError("stop strings are looked for in text: give `decode` too")
+    for token in stop.ids:
+        if not 0 <= token < forward.vocab_size:
+            raise GenerateError(f"stop id {token} is beyond the vocabulary of {forward.vocab_size}: it never comes")
+    for number, prompt in enumerate(prompts):
+        _check_prompt(forward, number, prompt)
+
+
+def _check_prompt(forward: Forward, number: int, prompt: Sequence[int]) -> None:
     if not prompt:
-        raise GenerateError(f"prompt {row} is empty: give at least one token, such as the end-of-document")
-    if len(prompt) >= longest:
+        raise GenerateError(f"prompt {number} is empty: give at least one token, such as the end-of-document")
+    if len(prompt) >= forward.longest:
         raise GenerateError(
-            f"prompt {row} has {len(prompt)} tokens and the model's longest sequence is {longest} "
+            f"prompt {number} has {len(prompt)} tokens and the model's longest sequence is {forward.longest} "
             "(max_position_embeddings): nothing can follow; shorten it"
         )
-    wrong = [token for token in prompt if not 0 <= token < model.config.vocab_size]
+    wrong = [token for token in prompt if not 0 <= token < forward.vocab_size]
     if wrong:
-        raise GenerateError(f"prompt {row} has token {wrong[0]}, beyond the vocabulary of {model.config.vocab_size}")
-    return min(max_new_tokens, longest - len(prompt))
-
-
-def _cache(model: Any, prompts: Sequence[Sequence[int]], limits: Sequence[int], chunk: int) -> KVCache:
-    config, weight = model.config, model.head_weight()
-    return KVCache(
-        layers=config.num_hidden_layers,
-        batch=len(prompts),
-        length=max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)),
-        kv_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        window=config.sliding_window,
-        chunk=min(chunk, max(len(prompt) for prompt in prompts)),
-        dtype=weight.dtype,
-        device=weight.device,
-    )
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """Evaluation mode, and afterwards the mode that was."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+        raise GenerateError(f"prompt {number} has token {wrong[0]}, beyond the vocabulary of {forward.vocab_size}")

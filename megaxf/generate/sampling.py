@@ -22,6 +22,8 @@ class Sampling:
     """Draw among the k likeliest only; more than the vocabulary is all of it."""
     top_p: float = 1.0
     """Draw among the fewest likeliest tokens whose probabilities reach p (arXiv 1904.09751); 0 leaves the likeliest."""
+    repetition_penalty: float = 1.0
+    """Tokens of the row so far have their logits divided by it, or multiplied where negative (arXiv 1909.05858)."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -31,6 +33,10 @@ class Sampling:
             raise GenerateError(f"top-k = {self.top_k} must be 1 or more; leave it out to draw among all tokens")
         if not 0 <= self.top_p <= 1:
             raise GenerateError(f"top-p = {self.top_p} must lie between 0 and 1")
+        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+            raise GenerateError(
+                f"repetition-penalty = {self.repetition_penalty} must be above 0; 1 changes nothing, more repeats less"
+            )
 
     @property
     def greedy(self) -> bool:
@@ -38,10 +44,19 @@ class Sampling:
         return self.temperature == 0 or self.top_k == 1 or self.top_p == 0
 
 
-def row_generators(seed: int, rows: int) -> list[torch.Generator]:
-    """A generator for each row, which depends on the seed and the row's number alone."""
-    digests = [hashlib.sha256(f"{seed}:{row}".encode()).digest() for row in range(rows)]
-    return [torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1) for digest in digests]
+def row_generator(seed: int, row: int) -> torch.Generator:
+    """The random numbers of a row, which depend on the seed and the row's number alone."""
+    digest = hashlib.sha256(f"{seed}:{row}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+def penalise(logits: torch.Tensor, rows: Sequence[Sequence[int]], penalty: float) -> torch.Tensor:
+    """Logits [batch, vocab] after the repetition penalty for the tokens of each row so far."""
+    logits = logits.clone()
+    for row, tokens in zip(logits, rows, strict=True):
+        seen = torch.tensor(sorted(set(tokens)), device=logits.device)
+        row[seen] = torch.where(row[seen] > 0, row[seen] / penalty, row[seen] * penalty)
+    return logits
 
 
 def choose(logits: torch.Tensor, sampling: Sampling, generators: Sequence[torch.Generator]) -> list[int]:
@@ -64,3 +79,9 @@ def probabilities(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         before = chances.cumsum(-1) - chances
         chances = chances.masked_fill(before >= sampling.top_p * chances.sum(-1, keepdim=True), 0)
     return torch.zeros_like(chances).scatter(-1, order, chances / chances.sum(-1, keepdim=True))
+
+
+def log_probabilities(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """What the model itself gives to tokens [...], in nats, fp32: the log-softmax of its logits [..., vocab]."""
+    wide = logits.float()
+    return wide.gather(-1, tokens[..., None])[..., 0] - wide.logsumexp(-1)

@@ -1,8 +1,10 @@
-"""Text as it comes: each token gives the characters that are certain, and never half of one."""
+"""Text as it comes: each token gives the characters that are certain, never half of one, and nothing behind a stop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+
+Decode = Callable[[Sequence[int]], str]
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """What decoding gives for bytes that are not yet a character."""
@@ -11,15 +13,22 @@ CONTEXT = 8
 
 
 class TextStream:
-    """New text of one row. The pieces of `feed` and `close` joined are the decoded continuation."""
+    """New text of one row. The pieces of `feed` and `close` joined are the decoded continuation, up to a stop string.
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], prompt: Sequence[int]):
-        self._decode = decode
+    What may turn out to be the beginning of a stop string is held back until it is certain not to be.
+    """
+
+    def __init__(self, decode: Decode, prompt: Sequence[int], stops: Sequence[str] = ()):
+        """stops: strings that end the text; they are looked for in the new text alone, across tokens."""
+        self._decode, self._stops = decode, stops
         self._ids = list(prompt[-CONTEXT:])
         self._settled = 0
         """Tokens up to here are not decoded any more."""
         self._shown = len(self._ids)
-        """Tokens up to here have been given out."""
+        """Tokens up to here have been given out, or their text is held."""
+        self._held = ""
+        self.stopped = False
+        """Whether a stop string has come."""
 
     def feed(self, token: int) -> str:
         """The characters that a token completes, "" while one is unfinished."""
@@ -29,7 +38,9 @@ class TextStream:
 
     def close(self) -> str:
         """What is left: bytes that never became a character show as such."""
-        return self._give(self._pending())
+        text = self._give(self._pending())
+        held, self._held = self._held, ""
+        return text + held
 
     def _pending(self) -> str:
         before = self._decode(self._ids[self._settled : self._shown])
@@ -37,4 +48,17 @@ class TextStream:
 
     def _give(self, text: str) -> str:
         self._settled, self._shown = self._shown, len(self._ids)
-        return text
+        if self.stopped:
+            return ""
+        text = self._held + text
+        places = [place for place in map(text.find, self._stops) if place >= 0]
+        self.stopped = bool(places)
+        sure = min(places) if places else len(text) - max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = "" if self.stopped else text[sure:]
+        return text[:sure]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many of the last characters of a text may be the first ones of a stop string."""
+    lengths = range(min(len(stop) - 1, len(text)), 0, -1)
+    return next((length for length in lengths if text.endswith(stop[:length])), 0)

@@ -34,3 +34,17 @@ def prompts():
     """Lengths 1, 7, 15 and 33."""
     draw = torch.Generator().manual_seed(5)
     return [torch.randint(0, 256, (length,), generator=draw).tolist() for length in (1, 7, 15, 33)]
+
+
+@pytest.fixture
+def without_cache():
+    """`without_cache(model, prompt, count)`: greedy tokens from whole forward passes."""
+
+    def continued(model, prompt, count):
+        tokens = list(prompt)
+        with torch.no_grad():
+            for _ in range(count):
+                tokens.append(model.logits(model(torch.tensor([tokens]))[0, -1]).argmax().item())
+        return tokens[len(prompt) :]
+
+    return continued

@@ -1,11 +1,9 @@
-"""The cache, the batch and the chunks of the prefill change no token."""
+"""The cache, the batch, the queue and the chunks of the prefill change no token."""
 
 import pytest
 import torch
 
-from megaxf.generate import GenerateError, Sampling, generate
-from megaxf.generate.cache import KVCache
-from megaxf.generate.generate import prefill
+from megaxf.generate import GenerateError, Result, Sampling, Stop, generate
 
 KINDS = {
     "plain": {},
@@ -17,56 +15,27 @@ KINDS = {
 GREEDY = Sampling()
 
 
-def cache_of(model, batch, length, chunk):
-    config = model.config
-    return KVCache(
-        layers=config.num_hidden_layers, batch=batch, length=length, kv_heads=config.num_key_value_heads,
-        head_dim=config.head_dim, window=config.sliding_window, chunk=chunk, dtype=torch.float32, device="cpu",
-    )  # fmt: skip
-
-
-def without_cache(model, prompt, count):
-    """Greedy tokens from whole forward passes."""
-    tokens = list(prompt)
-    with torch.no_grad():
-        for _ in range(count):
-            tokens.append(model.logits(model(torch.tensor([tokens]))[0, -1]).argmax().item())
-    return tokens[len(prompt) :]
+def spell(ids):
+    """A decoder that writes each token as <id>."""
+    return "".join(f"<{token}>" for token in ids)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_cache_batch_and_chunks_give_the_tokens_of_whole_passes(make_model, prompts, kind):
+def test_cache_batch_and_chunks_give_the_tokens_of_whole_passes(make_model, prompts, without_cache, kind):
     model = make_model(**KINDS[kind])
     expected = [without_cache(model, prompt, 20) for prompt in prompts]
     assert len({tuple(tokens) for tokens in expected}) == len(prompts)
     for prompt, tokens in zip(prompts, expected, strict=True):
-        assert generate(model, [prompt], max_new_tokens=20, sampling=GREEDY)[0] == (tokens, "length")
-    for chunk in (1, 3, 7, 20, 512):
-        results = generate(model, prompts, max_new_tokens=20, sampling=GREEDY, prefill_chunk=chunk)
-        assert [result.tokens for result in results] == expected, chunk
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("chunk", [1, 3, 7, 20])
-def test_prefill_in_chunks(make_model, kind, chunk):
-    model = make_model(**KINDS[kind])
-    prompt = torch.randint(0, 256, (1, 20), generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        whole = model.logits(model(prompt))[:, -1]
-        pieces = prefill(model, prompt.tolist(), cache_of(model, 1, 20, chunk), chunk)
-    assert torch.allclose(pieces, whole, rtol=1e-5, atol=1e-5)
-
-
-def test_a_window_forgets(make_model):
-    model = make_model(sliding_window=8)
-    cache = cache_of(model, 1, 64, 5)
-    assert cache.slots == 8 - 1 + 5
-    with torch.no_grad():
-        prefill(model, [list(range(40))], cache, 5)
-    held = cache.reserve(torch.tensor([[40]]))
-    assert sorted(held[0].tolist()) == list(range(29, 41))
-    with pytest.raises(GenerateError, match="made for 64 tokens, 5 at a time, and got 1 up to position 64"):
-        cache.reserve(torch.tensor([[64]]))
+        assert generate(model, [prompt], max_new_tokens=20, sampling=GREEDY)[0] == (tokens, "length", *[None] * 3)
+    for options in (
+        *({"prefill_chunk": chunk} for chunk in (1, 3, 7, 20)),
+        {"cache": "static"},
+        {"cache": "paged", "prefill_chunk": 5},
+        {"batch_size": 1},
+        {"batch_size": 3, "cache": "paged"},
+    ):
+        results = generate(model, prompts, max_new_tokens=20, sampling=GREEDY, **options)
+        assert [result.tokens for result in results] == expected, options
 
 
 @pytest.mark.parametrize("cached", [False, True])
@@ -76,45 +45,71 @@ def test_window_of_three_sees_three(make_model, cached):
 
     def last(changed):
         altered = [200 if place == changed else token for place, token in enumerate(tokens)]
+        if cached:
+            result = generate(
+                model, [altered], max_new_tokens=1, sampling=GREEDY, stop=Stop(), prefill_chunk=1, logprobs=True
+            )
+            return result[0].tokens, result[0].logprobs
         with torch.no_grad():
-            if cached:
-                return prefill(model, [altered], cache_of(model, 1, 12, 1), 1)[0]
-            return model.logits(model(torch.tensor([altered])))[0, -1]
+            return model.logits(model(torch.tensor([altered])))[0, -1].tolist()
 
-    assert torch.equal(last(None), last(8))
-    assert not torch.equal(last(None), last(9))
+    assert last(None) == last(8)
+    assert last(None) != last(9)
 
 
 @pytest.mark.parametrize("ids", [[256, 10], [10]])
-def test_any_end_token_stops_its_row_at_once(make_model, prompts, ids):
+@pytest.mark.parametrize("reason", ["eos", "stop"])
+def test_any_end_token_stops_its_row_at_once(make_model, prompts, ids, reason):
     model = make_model()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight.fill_(1.0 if "embed" in name or "norm" in name else 0.0)
         model.lm_head.weight[10] = 1.0
-    assert generate(model, prompts, max_new_tokens=2, sampling=GREEDY) == [([10, 10], "length")] * 4
+    free = generate(model, prompts, max_new_tokens=2, sampling=GREEDY)
+    assert free == [Result([10, 10], "length")] * 4
+    stop = Stop(eos_ids=ids) if reason == "eos" else Stop(ids=ids)
     told = []
     results = generate(
-        model, prompts, max_new_tokens=5, sampling=GREEDY, eos_ids=ids, on_token=lambda *a: told.append(a)
+        model, prompts, max_new_tokens=5, sampling=GREEDY, stop=stop, decode=spell, on_text=lambda *a: told.append(a)
     )
-    assert results == [([], "eos")] * 4 and told == []
+    assert results == [Result([], reason, "")] * 4 and told == []
 
 
-def test_rows_stop_one_by_one(make_model, prompts):
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_rows_stop_one_by_one(make_model, prompts, batch_size):
     model = make_model()
     free = generate(model, prompts, max_new_tokens=12, sampling=GREEDY)
     ends = [free[0].tokens[0], free[2].tokens[5]]
-    told = [[] for _ in prompts]
+    told = [""] * 4
+
+    def tell(row, piece):
+        told[row] += piece
+
     results = generate(
-        model, prompts, max_new_tokens=12, sampling=GREEDY, eos_ids=ends, on_token=lambda row, t: told[row].append(t)
-    )
+        model, prompts, max_new_tokens=12, sampling=GREEDY, stop=Stop(eos_ids=ends), decode=spell, on_text=tell,
+        batch_size=batch_size,
+    )  # fmt: skip
     for result, whole, heard in zip(results, free, told, strict=True):
         stop = next((place for place, token in enumerate(whole.tokens) if token in ends), 12)
-        assert result == (whole.tokens[:stop], "eos" if stop < 12 else "length") and heard == result.tokens
+        assert (result.tokens, result.reason) == (whole.tokens[:stop], "eos" if stop < 12 else "length")
+        assert heard == result.text == spell(result.tokens)
     assert results[0].tokens == []
 
 
-def test_stops_at_the_longest_sequence_and_never_wraps(make_model):
+def test_a_long_row_does_not_pay_for_those_that_have_ended(make_model, prompts):
+    model, rows = make_model(), []
+    model.model.embed_tokens.register_forward_hook(lambda module, inputs, output: rows.append(output.shape[:2].numel()))
+    ends = [result.tokens[3] for result in generate(model, prompts[:3], max_new_tokens=4, sampling=GREEDY)]
+    rows.clear()
+    results = generate(model, prompts, max_new_tokens=20, sampling=GREEDY, stop=Stop(eos_ids=ends))
+    computed = sum(len(prompt) for prompt in prompts) + sum(
+        max(len(result.tokens) - (result.reason == "length"), 0) for result in results
+    )
+    assert max(len(result.tokens) for result in results) > 4
+    assert sum(rows) == computed
+
+
+def test_stops_at_the_longest_sequence_and_never_wraps(make_model, without_cache):
     model = make_model(max_position_embeddings=32)
     prompt = list(range(30))
     result = generate(model, [prompt, [1]], max_new_tokens=10, sampling=GREEDY)
@@ -132,6 +127,10 @@ def test_stops_at_the_longest_sequence_and_never_wraps(make_model):
         ([[1, 257]], {}, "prompt 0 has token 257, beyond the vocabulary of 257"),
         ([[1]], {"max_new_tokens": -1}, "max_new_tokens = -1 must be 0 or more"),
         ([[1]], {"prefill_chunk": 0}, "prefill_chunk = 0 must be 1 or more"),
+        ([[1]], {"batch_size": 0}, "batch_size = 0 must be 1 or more"),
+        ([[1]], {"stop": Stop(ids=[257])}, "stop id 257 is beyond the vocabulary of 257"),
+        ([[1]], {"stop": Stop(strings=["a"])}, "give `decode` too"),
+        ([[1]], {"stop": Stop(strings=["a", ""]), "decode": spell}, "a stop string is empty"),
     ],
 )
 def test_requests_without_meaning(make_model, prompts, options, message):
@@ -140,7 +139,8 @@ def test_requests_without_meaning(make_model, prompts, options, message):
 
 
 def test_nothing_to_do(make_model):
-    assert generate(make_model(), [[1], [2]], max_new_tokens=0, sampling=GREEDY) == [([], "length")] * 2
+    nothing = [Result([], "length")] * 2
+    assert generate(make_model(), [[1], [2]], max_new_tokens=0, sampling=GREEDY) == nothing
     assert generate(make_model(), [], max_new_tokens=5, sampling=GREEDY) == []
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from megaxf.generate import GenerateError, Sampling, generate
-from megaxf.generate.sampling import choose, probabilities, row_generators
+from megaxf.generate.sampling import choose, probabilities, row_generator
 
 CHANCES = torch.tensor([[0.1, 0.4, 0.05, 0.25, 0.2]])
 LOGITS = CHANCES.log()
@@ -32,7 +32,7 @@ def test_distributions(options, expected):
 def test_draws_follow_the_distribution():
     sampling = Sampling(temperature=1.0, top_k=3)
     rows = 4000
-    drawn = torch.tensor(choose(LOGITS.expand(rows, 5), sampling, row_generators(1, rows)))
+    drawn = torch.tensor(choose(LOGITS.expand(rows, 5), sampling, [row_generator(1, row) for row in range(rows)]))
     shares = [(drawn == token).float().mean().item() for token in range(5)]
     assert shares == pytest.approx([0, 0.4 / 0.85, 0, 0.25 / 0.85, 0.2 / 0.85], abs=0.03)
     assert shares[0] == shares[2] == 0

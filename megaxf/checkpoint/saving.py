@@ -1,44 +1,50 @@
-"""Save a checkpoint: read from the engine tensor by tensor, written by all ranks, there as a whole or not at all."""
+"""Save a checkpoint: each rank writes what it holds, and it is there as a whole or not at all."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
-from typing import Any, Protocol
+from typing import Any, TypedDict, Unpack
 
 import torch
 
 from megaxf import __version__
 from megaxf.checkpoint import files, keeping
+from megaxf.checkpoint.background import Flow, run_flow
 from megaxf.checkpoint.errors import CheckpointError
 from megaxf.checkpoint.files import Entry, Place
-from megaxf.checkpoint.finding import name_of
-from megaxf.checkpoint.manifest import describe
+from megaxf.checkpoint.finding import name_of, step_of
+from megaxf.checkpoint.manifest import check_contents, check_sizes
 from megaxf.checkpoint.ranks import on_first, together
-from megaxf.checkpoint.tensors import write
-from megaxf.checkpoint.weights import CONFIG, MASTER, STATE, TENSORS, TOKENIZER, verify
+from megaxf.checkpoint.staging import HostBuffers, State, has_moments, own_pieces, refuse_not_finite
+from megaxf.checkpoint.tensors import CONTENTS, BoxWriter, Stored, write_contents
+from megaxf.checkpoint.weights import CONFIG, STATE, TENSORS, TOKENIZER
+from megaxf.parallel.boxes import Piece
+from megaxf.parallel.collectives import gather_to_first
 from megaxf.parallel.mesh import Mesh, build_mesh
 
 SPARE_BYTES = 1 << 20
 """Room for the small files of a checkpoint."""
+Entries = dict[str, Entry]
+Export = Callable[[Place, int, int], Entries]
+"""(folder with the tensors, rank, number of ranks) -> what this rank has written into it, by relative name."""
 
 
-class State(Protocol):
-    """The part of an engine that a checkpoint reads."""
+class Options(TypedDict, total=False):
+    """What a checkpoint may hold beside its tensors, and what becomes of earlier ones."""
 
-    @property
-    def optimizer_step(self) -> int:
-        """Updates made so far."""
-        ...
-
-    def state_names(self) -> list[str]:
-        """The parameters by name."""
-        ...
-
-    def read_state(self, name: str) -> dict[str, torch.Tensor]:
-        """The fp32 tensors of one parameter."""
-        ...
+    config: str
+    """Text of the resolved configuration."""
+    tokenizer: str | PathLike[str] | None
+    """Folder of the tokenizer's files."""
+    keep_last: int | None
+    """How many complete checkpoints to keep, this one counted; None keeps all. Older ones go only after every file of
+    this one has been read back."""
+    keep_every: int | None
+    """Those whose step is a multiple of it do not go."""
+    export: Export | None
+    """Writes more files, from the tensors; each rank some."""
 
 
 def save(
@@ -47,34 +53,47 @@ def save(
     engine: State,
     extra: Mapping[str, Any],
     mesh: Mesh,
-    *,
-    config: str = "",
-    tokenizer: str | PathLike[str] | None = None,
-    keep_last: int | None = None,
-    keep_every: int | None = None,
+    **options: Unpack[Options],
 ) -> Place:
     """Write `folder/step-<step>` and give its path; collective.
 
     folder: created where missing. extra: plain values (JSON) of the training loop, given back by `load`.
-    config: text of the resolved configuration. tokenizer: folder of the tokenizer's files.
-    keep_last: how many complete checkpoints to keep, this one counted; None keeps all. Older ones go only after every
-    file of this one has been read back; those whose step is a multiple of keep_every do not.
-    Host memory: each rank holds its share until it is written, 12 bytes a parameter divided by the number of ranks, and
-    one whole tensor beside it.
+    Host memory: none that grows with the model but for the largest piece of a tensor on a GPU.
     Raises CheckpointError on every rank, with what was there before untouched: no space, a failed write, a weight that
     is not finite.
     """
-    held, shapes = _collect(engine, mesh)
-    state = _state_text(step, engine.optimizer_step, shapes, extra)
+    return run_flow(mesh, saving(folder, step, engine, extra, mesh, None, **options))
 
-    def put(into: Place) -> None:
-        write(into, {key: value.shape for key, value in held.items()}, held.__getitem__, mesh)
 
-    final = _publish(files.place(folder) / name_of(step), put, shapes, state, config, tokenizer, mesh)
-    if keep_last is not None:
-        verify(final, mesh)
-        on_first(mesh, lambda: keeping.rotate(final.parent, step, keep_last, keep_every))
-    return final
+def saving(
+    folder: str | PathLike[str] | Place,
+    step: int,
+    engine: State,
+    extra: Mapping[str, Any],
+    mesh: Mesh,
+    buffers: HostBuffers | None,
+    **options: Unpack[Options],
+) -> Flow[Place]:
+    """The stages of `save`, to be run in the background: training may go on as soon as this yields for the first time.
+
+    buffers: where a copy of the state is made for that; None writes from the engine itself, which has to wait.
+    """
+    pieces: Callable[[], Iterable[Piece]] = lambda: own_pieces(engine)  # noqa: E731
+    together(mesh, lambda: refuse_not_finite(pieces()))
+    if buffers is not None:
+        copies = buffers.copy(pieces())
+        pieces = lambda: copies  # noqa: E731
+    shapes, moments, counters = engine.state_shapes(), has_moments(engine), engine.counters()
+    state = _state_text(step, counters, shapes, extra)
+    needed = (12 if moments else 4) * sum(shape.numel() for shape in shapes.values())
+
+    def put(working: Place) -> tuple[list[Stored], Entries]:
+        with BoxWriter(working / TENSORS, mesh.rank) as writer:
+            for piece in pieces():
+                writer.put(piece.key, shapes[piece.name], piece.offsets, piece.values)
+        return writer.stored, writer.entries()
+
+    return (yield from _publishing(files.place(folder) / name_of(step), put, needed, state, mesh, **options))
 
 
 def save_weights(
@@ -91,109 +110,97 @@ def save_weights(
     shapes: of every weight. read: gives one by name, in any float dtype, when it is its turn.
     Raises as `save` does.
     """
-    mesh = build_mesh()
-    masters = {name + MASTER: shape for name, shape in shapes.items()}
-    state = _state_text(0, 0, masters, extra)
+    mesh, needed = build_mesh(), 4 * sum(shape.numel() for shape in shapes.values())
 
-    def finite(key: str) -> torch.Tensor:
-        tensor = read(key.removesuffix(MASTER)).float()
-        _refuse([] if torch.isfinite(tensor).all() else [key])
-        return tensor
+    def put(working: Place) -> tuple[list[Stored], Entries]:
+        with BoxWriter(working / TENSORS, 0) as writer:
+            for name, shape in shapes.items():
+                piece = Piece(name, "master", (0,) * len(shape), read(name).float())
+                refuse_not_finite([piece])
+                writer.put(piece.key, shape, piece.offsets, piece.values)
+        return writer.stored, writer.entries()
 
-    def put(into: Place) -> None:
-        write(into, masters, finite, mesh, one_by_one=True)
+    state = _state_text(0, {"optimizer_step": 0}, shapes, extra)
+    final = files.place(folder) / name_of(0)
+    return run_flow(mesh, _publishing(final, put, needed, state, mesh, config=config, tokenizer=tokenizer))
 
-    return _publish(files.place(folder) / name_of(0), put, masters, state, config, tokenizer, mesh)
 
-
-def _publish(
+def _publishing(
     final: Place,
-    put: Callable[[Place], None],
-    shapes: Mapping[str, torch.Size],
+    put: Callable[[Place], tuple[list[Stored], Entries]],
+    needed: int,
     state: str,
-    config: str,
-    tokenizer: str | PathLike[str] | None,
     mesh: Mesh,
-) -> Place:
-    """A checkpoint of the tensors that `put` writes into a folder: complete, or nothing and CheckpointError."""
-    needed = 4 * sum(shape.numel() for shape in shapes.values()) + SPARE_BYTES
-    working = on_first(mesh, lambda: keeping.begin(final, needed))
+    *,
+    config: str = "",
+    tokenizer: str | PathLike[str] | None = None,
+    keep_last: int | None = None,
+    keep_every: int | None = None,
+    export: Export | None = None,
+) -> Flow[Place]:
+    """The stages of a checkpoint of `needed` bytes: complete, or nothing and CheckpointError.
+
+    put: writes this rank's boxes into a folder; gives where they are, and the files by their names.
+    """
+    first = mesh.rank == 0
+    working = on_first(mesh, lambda: keeping.begin(final, needed + SPARE_BYTES))
     try:
-        put(working / TENSORS)
-        on_first(mesh, lambda: _write_small_files(working, state, config, tokenizer))
-        _finish(working, final, mesh)
+        stored, own = yield lambda: put(working)
+        own = {f"{TENSORS}/{name}": entry for name, entry in own.items()}
+        everything = gather_to_first(stored, mesh)
+        small = yield lambda: _write_small(working, everything or [], state, config, tokenizer) if first else {}
+        own |= small
+        if export is not None:
+            exported = yield lambda: export(working, mesh.rank, mesh.world_size)
+            own |= exported
+        shares = gather_to_first(own, mesh)
+        yield lambda: _publish(working, final, shares or []) if first else None
     except CheckpointError as error:
-        if mesh.rank == 0:
+        if first:
             keeping.give_up(working)
         raise type(error)(f"{final} was not saved, earlier checkpoints are as they were: {error}") from error
+    if keep_last is not None:
+        yield lambda: check_contents(final, own, own)
+        yield lambda: keeping.rotate(final.parent, step_of(final) or 0, keep_last, keep_every) if first else None
     return final
 
 
-def _collect(engine: State, mesh: Mesh) -> tuple[dict[str, torch.Tensor], dict[str, torch.Size]]:
-    """(the tensors that this rank keeps and writes, the shapes of all), by key.
-
-    Every rank sees each tensor in turn and the one with the fewest bytes so far keeps it, on the CPU.
-    """
-    held: dict[str, torch.Tensor] = {}
-    shapes: dict[str, torch.Size] = {}
-    bytes_of_rank = [0] * mesh.world_size
-    faults = []
-    for name in engine.state_names():
-        for part, tensor in engine.read_state(name).items():
-            owner = bytes_of_rank.index(min(bytes_of_rank))
-            bytes_of_rank[owner] += tensor.nbytes
-            shapes[f"{name}/{part}"] = tensor.shape
-            if owner == mesh.rank:
-                held[f"{name}/{part}"] = tensor
-                if not torch.isfinite(tensor).all():
-                    faults.append(f"{name} ({part})")
-    together(mesh, lambda: _refuse(faults))
-    return held, shapes
-
-
-def _refuse(faults: list[str]) -> None:
-    if faults:
-        more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
-        raise CheckpointError(
-            f"these are not finite: {', '.join(faults[:3])}{more}; "
-            "training has diverged: continue from an earlier checkpoint with a lower learning rate"
-        )
-
-
-def _state_text(step: int, optimizer_step: int, shapes: Mapping[str, torch.Size], extra: Mapping[str, Any]) -> str:
-    masters = {key.removesuffix(MASTER): list(shape) for key, shape in shapes.items() if key.endswith(MASTER)}
+def _state_text(
+    step: int, counters: Mapping[str, float], shapes: Mapping[str, torch.Size], extra: Mapping[str, Any]
+) -> str:
+    others = dict(counters)
     state = {
         "megaxf_version": __version__,
         "step": step,
-        "optimizer_step": optimizer_step,
-        "shapes": masters,
+        "optimizer_step": others.pop("optimizer_step"),
+        "counters": others,
+        "shapes": {name: list(shape) for name, shape in shapes.items()},
         "extra": dict(extra),
     }
     return json.dumps(state, indent=1)
 
 
-def _write_small_files(working: Place, state: str, config: str, tokenizer: str | PathLike[str] | None) -> None:
-    files.write_bytes(working / STATE, state.encode())
-    files.write_bytes(working / CONFIG, config.encode())
+def _write_small(
+    working: Place, stored: Iterable[list[Stored]], state: str, config: str, tokenizer: str | PathLike[str] | None
+) -> Entries:
+    """What one rank writes: the table of contents of all boxes, and what is no tensor."""
+    entries = {
+        f"{TENSORS}/{CONTENTS}": write_contents(working / TENSORS, (one for share in stored for one in share)),
+        STATE: files.write_bytes(working / STATE, state.encode()),
+        CONFIG: files.write_bytes(working / CONFIG, config.encode()),
+    }
     if tokenizer is not None:
         source = files.place(tokenizer)
         for name in files.sizes(source):
-            files.write_bytes(working / TOKENIZER / name, files.read_bytes(source / name))
+            path = f"{TOKENIZER}/{name}"
+            entries[path] = files.write_bytes(working / path, files.read_bytes(source / name))
+    return entries
 
 
-def _finish(working: Place, final: Place, mesh: Mesh) -> None:
-    """Make a written folder a checkpoint: manifest, then its name; collective."""
-    shares = together(mesh, lambda: _describe_share(working, mesh))
+def _publish(working: Place, final: Place, shares: Iterable[Entries]) -> None:
+    """Make a written folder a checkpoint: manifest, then its name."""
     entries = {name: entry for share in shares for name, entry in share.items()}
-
-    def publish() -> None:
-        if set(files.sizes(working)) != set(entries):
-            raise CheckpointError(f"the ranks see different files in {final.parent}; choose a disk that all share")
-        keeping.publish(working, final, entries)
-
-    on_first(mesh, publish)
-
-
-def _describe_share(folder: Place, mesh: Mesh) -> dict[str, Entry]:
-    """Checksums of every n-th file: the ranks share the reading."""
-    return {name: describe(folder / name) for name in list(files.sizes(folder))[mesh.rank :: mesh.world_size]}
+    if files.sizes(working) != {name: entry.size for name, entry in entries.items()}:
+        raise CheckpointError(f"the ranks see different files in {final.parent}; choose a disk that all share")
+    keeping.publish(working, final, entries)
+    check_sizes(final)

@@ -19,12 +19,11 @@ from megaxf.checkpoint.errors import CheckpointError
 from megaxf.checkpoint.files import Place
 from megaxf.checkpoint.manifest import check_contents, check_sizes, read_file
 from megaxf.checkpoint.ranks import together
-from megaxf.checkpoint.tensors import TensorFiles
+from megaxf.checkpoint.tensors import CONTENTS, MASTER, TensorFiles
 from megaxf.models.weights import Weights as LazyWeights
-from megaxf.parallel.mesh import Mesh, build_mesh
+from megaxf.parallel.mesh import Mesh
 
 STATE, CONFIG, TOKENIZER, TENSORS = "state.json", "config.yaml", "tokenizer", "tensors"
-MASTER = "/master"
 
 
 def verify(path: Place, mesh: Mesh) -> None:
@@ -97,7 +96,13 @@ class Weights(LazyWeights):
 
 
 def read_weights(path: str | PathLike[str] | Place) -> Weights:
-    """The weights of a checkpoint for one process. Raises DamagedCheckpoint where a file is not what was written."""
+    """The weights of a checkpoint for one process; what they lie in is compared with its checksum, the moments are not.
+
+    Raises DamagedCheckpoint where a file is not what was written.
+    """
     path = files.place(path)
-    verify(path, build_mesh())
-    return Weights(TensorFiles(path / TENSORS), read_state_file(path)["shapes"])
+    entries, tensors = check_sizes(path), TensorFiles(path / TENSORS, read_file(path, f"{TENSORS}/{CONTENTS}"))
+    keys = {name + MASTER: shape for name, shape in masters(tensors).items()}
+    names = {name for key, shape in keys.items() for name in tensors.files_of(key, [0] * len(shape), shape)}
+    check_contents(path, [f"{TENSORS}/{name}" for name in sorted(names)], entries)
+    return Weights(tensors, read_state_file(path)["shapes"])

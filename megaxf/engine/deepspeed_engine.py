@@ -11,7 +11,7 @@ What DeepSpeed does that had to be known:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from typing import Any
@@ -28,8 +28,9 @@ from megaxf.engine.objective import Objective, Sums, evaluation_mode, several_so
 from megaxf.engine.offload import check_nvme
 from megaxf.engine.optimizer import CountsUpdates, build_adamw, fresh_state, set_learning_rate
 from megaxf.engine.protocol import MOMENTS, StepResult
-from megaxf.engine.state import gather_state, take_state
+from megaxf.engine.state import pieces_of
 from megaxf.parallel.apply import Placed, is_counted, materialise
+from megaxf.parallel.boxes import Piece
 
 
 class ZeroEngine(CountsUpdates):
@@ -105,48 +106,46 @@ class ZeroEngine(CountsUpdates):
         with evaluation_mode(self._zero):
             return float(self._zero(batch)[1].sum()), batch.counted()
 
-    def state_names(self) -> list[str]:
-        """See the protocol."""
-        return list(self._weights)
-
     def state_shapes(self) -> dict[str, torch.Size]:
         """See the protocol."""
         return self._placed.shapes
 
-    def read_state(self, name: str) -> dict[str, torch.Tensor]:
+    def pieces(self) -> Iterator[Piece]:
         """See the protocol."""
-        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+        yield from self._partitions() if self._stage == 3 else self._fragments()
 
-        weight = self._weights[name]
-        tensors = {"master": safe_get_full_fp32_param(weight)}
-        if self._optimizer_step:
-            tensors |= {key: safe_get_full_optimizer_state(weight, key) for key in MOMENTS}
-        return gather_state(self._placed, name, {key: tensor.to(self._device) for key, tensor in tensors.items()})
+    def _fragments(self) -> Iterator[Piece]:
+        """Of stages 1 and 2: a range of the flat parameter group, that begins and ends anywhere in a parameter."""
+        for name, weight in self._weights.items():
+            fragment: Any = weight._hp_mapping  # type: ignore[attr-defined]
+            if fragment is not None:
+                tensors = {
+                    "master": fragment.hp_fragment.detach(),
+                    **{key: fragment.optim_fragment[key] for key in MOMENTS},
+                }
+                yield from pieces_of(self._placed, name, fragment.lp_fragment_address.start, tensors)
 
-    def write_state(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """See the protocol."""
-        import deepspeed.utils as access
+    def _partitions(self) -> Iterator[Piece]:
+        """Of stage 3: an equal range of every parameter, the last one padded."""
+        zero, names = self._zero.optimizer, {id(weight): name for name, weight in self._weights.items()}
+        for index, weights in enumerate(zero.fp16_groups):
+            with self._from_nvme(index):
+                master = zero.fp32_partitioned_groups_flat[index]
+                tensors = {"master": master.detach(), **{key: self._optimizer.state[master][key] for key in MOMENTS}}
+                for weight in weights:
+                    _, place, size = zero.grad_position[zero.get_param_id(weight)]
+                    own = {part: tensor.narrow(0, place, size) for part, tensor in tensors.items()}
+                    yield from pieces_of(self._placed, names[id(weight)], self._axis.rank * size, own)
 
-        weight, own = self._weights[name], take_state(self._placed, name, tensors)
-        master = own["master"]
-        values = [own[key] if key in own else torch.zeros_like(master) for key in MOMENTS]
-        with self._whole([weight], writing=True), torch.no_grad():
-            if self._stage == 3:
-                # The setters of whole tensors fail where the ranks' shares are padded: this rank's own share instead.
-                access.safe_set_local_fp32_param(weight, self._share(weight, master))
-                for key, value in zip(MOMENTS, values, strict=True):
-                    access.safe_set_local_optimizer_state(weight, self._share(weight, value), key)
-            else:
-                access.safe_set_full_fp32_param(weight, master.to(self._device))
-                for key, value in zip(MOMENTS, values, strict=True):
-                    access.safe_set_full_optimizer_state(weight, value.to(self._device), key)
-            weight.copy_(master)
-
-    def _share(self, weight: Any, value: torch.Tensor) -> torch.Tensor:
-        """What this rank holds of a whole tensor at stage 3: equal pieces of the flat tensor, the last one padded."""
-        size = weight.partition_numel()
-        flat = torch.nn.functional.pad(value.flatten(), (0, size * self._axis.size - value.numel()))
-        return flat[self._axis.rank * size :][:size].to(self._device)
+    def _refresh(self) -> None:
+        zero = self._zero.optimizer
+        self._set_loss_scale()
+        if self._stage < 3:
+            zero.update_lp_params()
+            return
+        for index in range(len(zero.fp16_groups)):
+            with self._from_nvme(index):
+                zero._reassign_or_swap_out_partitioned_parameters(index)
 
     def replicated(self) -> dict[str, torch.Tensor]:
         """See the protocol: the weights computed with; nothing at stage 3, where no rank keeps what others hold."""
@@ -159,12 +158,11 @@ class ZeroEngine(CountsUpdates):
             yield self._objective.model
 
     @contextmanager
-    def _whole(self, weights: list[torch.nn.Parameter], writing: bool = False) -> Iterator[None]:
-        """Weights in full on every rank; what is written has to be the same on all."""
+    def _whole(self, weights: list[torch.nn.Parameter]) -> Iterator[None]:
+        """Weights in full on every rank, to be read."""
         import deepspeed
 
-        writer = 0 if writing else None
-        with deepspeed.zero.GatheredParameters(weights, modifier_rank=writer, enabled=self._stage == 3):
+        with deepspeed.zero.GatheredParameters(weights, enabled=self._stage == 3):
             yield
 
     def _make_optimizer_state(self, groups: list[list[torch.nn.Parameter]]) -> None:

@@ -6,8 +6,10 @@ factor instead of the one that the gradient was made with (and with ZeRO 3 repor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 FIRST = 2.0**16
-"""The factor of a fresh run, and of a resumed one: a checkpoint does not hold it."""
+"""The factor of a fresh run."""
 PATIENCE = 1000
 """Steps without an overflow after which the factor is doubled."""
 
@@ -18,6 +20,15 @@ class LossScale:
     def __init__(self) -> None:
         self.value = FIRST
         self._steps = 0
+
+    def counters(self) -> dict[str, float]:
+        """The factor, and the steps since it last changed or an overflow came: what a checkpoint holds of it."""
+        return {"loss_scale": self.value, "loss_scale_steps": self._steps}
+
+    def go_on(self, counters: Mapping[str, float]) -> None:
+        """Take up what `counters` gave; what is not there (a run in another precision) starts anew."""
+        self.value = counters.get("loss_scale", FIRST)
+        self._steps = int(counters.get("loss_scale_steps", 0))
 
     def update(self, overflowed: bool) -> bool:
         """Take note of a step; gives whether a smaller factor may help it."""

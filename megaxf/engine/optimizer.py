@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from megaxf.config import Optimizer
+from megaxf.engine.loss_scale import LossScale
 from megaxf.engine.protocol import MOMENTS
 
 Shapes = Mapping[str, torch.Size]
@@ -50,21 +51,33 @@ def fresh_state(parameter: torch.Tensor, step: int = 0) -> dict[str, torch.Tenso
 
 
 class CountsUpdates:
-    """The part of an engine that knows how many updates its AdamW has made."""
+    """The part of an engine that knows how many updates its AdamW has made, and what else is counted."""
 
     _optimizer: torch.optim.AdamW
     _optimizer_step = 0
+    _loss_scale: LossScale | None = None
 
     @property
     def optimizer_step(self) -> int:
         """Updates made so far."""
         return self._optimizer_step
 
-    @optimizer_step.setter
-    def optimizer_step(self, step: int) -> None:
-        self._optimizer_step = step
+    def counters(self) -> dict[str, float]:
+        """See the protocol."""
+        return {"optimizer_step": self._optimizer_step} | (self._loss_scale.counters() if self._loss_scale else {})
+
+    def loaded(self, counters: Mapping[str, float]) -> None:
+        """See the protocol."""
+        self._optimizer_step = int(counters.get("optimizer_step", 0))
         for state in self._optimizer.state.values():
-            state["step"].fill_(step)
+            state["step"].fill_(self._optimizer_step)
+        if self._loss_scale:
+            self._loss_scale.go_on(counters)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Bring the weights that the model computes with up to the masters; collective."""
+        raise NotImplementedError
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:

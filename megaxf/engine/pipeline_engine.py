@@ -15,7 +15,7 @@ What DeepSpeed does that had to be known, beside what megaxf.engine.deepspeed_en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from itertools import repeat
@@ -32,8 +32,8 @@ from megaxf.engine.deepspeed_start import DTYPES, import_deepspeed
 from megaxf.engine.gradient import Gradients
 from megaxf.engine.objective import Sums, evaluation_mode, several_sources
 from megaxf.engine.optimizer import build_adamw, set_learning_rate
-from megaxf.engine.protocol import MOMENTS, StepResult
-from megaxf.engine.state import take_state
+from megaxf.engine.protocol import StepResult
+from megaxf.engine.state import read_whole
 from megaxf.parallel.apply import Placed, blank_model, is_counted, materialise
 from megaxf.parallel.collectives import sum_numbers
 from megaxf.parallel.pipeline import layers_of_parts
@@ -198,38 +198,17 @@ class PipelineEngine(ZeroEngine):
             elif self._pipeline.rank == borrower:
                 dist.recv(self._borrowed[name].detach(), self._pipeline.ranks[owner], group=self._pipeline.group)
 
-    def state_names(self) -> list[str]:
-        """See the protocol."""
-        return list(self._placed.shapes)
-
-    def read_state(self, name: str) -> dict[str, torch.Tensor]:
-        """See the protocol."""
-        keys = ("master", *MOMENTS) if self._optimizer_step else ("master",)
-        owner = self._owner(name)
-        if owner == self._pipeline.rank:
-            whole = super().read_state(name)
-        else:
-            whole = {key: torch.empty(self._placed.shapes[name]) for key in keys}
-        for key in keys:
-            tensor = whole[key].to(self._device)
-            dist.broadcast(tensor, self._pipeline.ranks[owner], group=self._pipeline.group)
-            whole[key] = tensor.cpu()
-        return whole
-
-    def write_state(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """See the protocol."""
-        if name in self._weights:
-            super().write_state(name, tensors)
-        elif name in self._borrowed:
-            with torch.no_grad():
-                self._borrowed[name].copy_(take_state(self._placed, name, tensors)["master"])
+    def _refresh(self) -> None:
+        super()._refresh()
+        self._lend_tied_weights()
 
     @contextmanager
     def model_for_inference(self) -> Iterator[torch.nn.Module]:
         """See the protocol."""
         model = blank_model(self._run).to(DTYPES[self._run.train.precision]).to_empty(device=self._device)
+        whole = read_whole(self, self._placed.mesh, self._device, ("master",))
         with torch.no_grad():
             for name, weight in model.named_parameters():
-                weight.copy_(self.read_state(name)["master"])
+                weight.copy_(whole[name]["master"])
         with evaluation_mode(model):
             yield model

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 import torch
 
 from megaxf.engine.batch import TorchBatch
+from megaxf.parallel.boxes import PARTS, Piece
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
-"""What AdamW keeps of each parameter, by torch's names."""
+MOMENTS = PARTS[1:]
+"""What AdamW keeps of each parameter."""
 
 
 class StepResult(NamedTuple):
@@ -41,8 +42,10 @@ class Engine(Protocol):
     What is marked collective is called by every rank, in one order.
     """
 
-    optimizer_step: int
-    """Updates made so far (AdamW's count); set it after write_state when loading."""
+    @property
+    def optimizer_step(self) -> int:
+        """Updates made so far (AdamW's count)."""
+        ...
 
     def train_step(
         self, micro_batches: Sequence[TorchBatch], learning_rate: float, loss_limit: float | None = None
@@ -61,21 +64,27 @@ class Engine(Protocol):
         """
         ...
 
-    def state_names(self) -> list[str]:
-        """The parameters by name, in the model's order; a tied parameter once."""
-        ...
-
     def state_shapes(self) -> dict[str, torch.Size]:
-        """The whole shape of each parameter, in the same order; nothing is moved."""
+        """The whole shape of each parameter by name, in the model's order, a tied one once; nothing is moved."""
         ...
 
-    def read_state(self, name: str) -> dict[str, torch.Tensor]:
-        """The whole fp32 tensors of one parameter on the CPU: "master", and after the first step "exp_avg" and
-        "exp_avg_sq"; collective."""
+    def pieces(self) -> Iterator[Piece]:
+        """What this rank holds of the fp32 master weights ("master") and AdamW's moments, as views of its memory.
+
+        A piece is read or written before the next one is asked for: what is offloaded to a disk is in memory for so
+        long. Together the ranks hold every element. Not collective.
+        """
         ...
 
-    def write_state(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Set what `read_state` gives, the model's own weights too; without moments they start anew; collective."""
+    def counters(self) -> dict[str, float]:
+        """What else the next step depends on: "optimizer_step", the updates made so far, and in fp16 the loss scale."""
+        ...
+
+    def loaded(self, counters: Mapping[str, float]) -> None:
+        """Take up what was written into the pieces, the weights that the model computes with among them; collective.
+
+        counters: as `counters` gave them; what is missing there stays as it is in a fresh engine.
+        """
         ...
 
     def replicated(self) -> dict[str, torch.Tensor]:
@@ -85,7 +94,7 @@ class Engine(Protocol):
     def model_for_inference(self) -> AbstractContextManager[torch.nn.Module]:
         """The model to read, in evaluation mode, while the context lasts; collective.
 
-        Its weights are whole, but with tensor parallelism a rank's share: whole tensors come from `read_state`.
+        Its weights are whole, but with tensor parallelism a rank's share.
 
         To compute a loss call `evaluate`: with ZeRO 3 a forward pass gives the weights back, layer by layer.
         """

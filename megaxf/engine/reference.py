@@ -18,9 +18,10 @@ from megaxf.engine.gradient import Gradients, Norm
 from megaxf.engine.objective import Objective, Sums, evaluation_mode, several_sources
 from megaxf.engine.optimizer import CountsUpdates, build_adamw, fresh_state, set_learning_rate
 from megaxf.engine.protocol import MOMENTS, StepResult
-from megaxf.engine.state import gather_state, take_state
+from megaxf.engine.state import pieces_of
 from megaxf.engine.update import CompiledUpdate, Update, plain_update, refresh
 from megaxf.parallel.apply import Placed, is_counted, materialise
+from megaxf.parallel.boxes import Piece
 
 
 class ReferenceEngine(CountsUpdates):
@@ -60,32 +61,21 @@ class ReferenceEngine(CountsUpdates):
         with evaluation_mode(self._objective):
             return float(self._objective(batch)[1].sum()), batch.counted()
 
-    def state_names(self) -> list[str]:
-        """See the protocol."""
-        return list(self._weights)
-
     def state_shapes(self) -> dict[str, torch.Size]:
         """See the protocol."""
         return self._placed.shapes
 
-    def read_state(self, name: str) -> dict[str, torch.Tensor]:
+    def pieces(self) -> Iterator[Piece]:
         """See the protocol."""
-        master = self._masters[name]
-        tensors: dict[str, torch.Tensor] = {"master": master}
-        if self._optimizer_step:
-            tensors |= {key: self._optimizer.state[master][key] for key in MOMENTS}
-        return gather_state(self._placed, name, tensors)
+        for name, master in self._masters.items():
+            state = self._optimizer.state[master] = self._optimizer.state[master] or fresh_state(master)
+            tensors = {"master": master.detach(), **{key: state[key] for key in MOMENTS}}
+            flat = {part: tensor.view(-1) for part, tensor in tensors.items()}
+            yield from pieces_of(self._placed, name, 0, flat, self._axis)
 
-    def write_state(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """See the protocol."""
-        master, own = self._masters[name], take_state(self._placed, name, tensors)
-        with torch.no_grad():
-            master.copy_(own["master"])
-        refresh(self._weights[name], master)
-        state = self._optimizer.state[master] = fresh_state(master, self._optimizer_step)
-        for key in MOMENTS:
-            if key in own:
-                state[key].copy_(own[key])
+    def _refresh(self) -> None:
+        for name, weight in self._weights.items():
+            refresh(weight, self._masters[name])
 
     def replicated(self) -> dict[str, torch.Tensor]:
         """See the protocol; masters and optimizer state are replicated, too."""

@@ -1,24 +1,41 @@
-"""The state of an engine in whole tensors, whichever share of them a rank of the tensor axis holds."""
+"""The state of an engine as pieces of whole tensors, and whole tensors from the pieces of all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
+from megaxf.engine.protocol import Engine
 from megaxf.parallel.apply import Placed
+from megaxf.parallel.boxes import PARTS, Piece, share_pieces
+from megaxf.parallel.collectives import sum_tensor
+from megaxf.parallel.mesh import Axis, Mesh
 
 
-def gather_state(placed: Placed, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies on the CPU of the whole tensors of one parameter, from this rank's shares; collective.
+def pieces_of(
+    placed: Placed, name: str, start: int, tensors: Mapping[str, torch.Tensor], replicas: Axis | None = None
+) -> Iterator[Piece]:
+    """The pieces of a range of this rank's flattened share of a parameter, as `share_pieces` says."""
+    axis = placed.mesh.axis("tensor")
+    return share_pieces(name, placed.shapes[name], placed.cuts[name], axis, start, tensors, replicas)
 
-    tensors: by their keys, of the parameter's shape on this rank, on the device that the ranks communicate with.
+
+def read_whole(engine: Engine, mesh: Mesh, device: torch.device | str, parts: tuple[str, ...] = PARTS) -> Whole:
+    """Copies of the whole fp32 tensors of every parameter by name and part, on the CPU of every rank; collective.
+
+    device: that ranks communicate with. For inference and for tests: a checkpoint never needs a whole tensor.
     """
-    cut, shape, axis = placed.cuts[name], placed.shapes[name], placed.mesh.axis("tensor")
-    return {key: cut.gather(share.detach(), shape, axis).to("cpu", copy=True) for key, share in tensors.items()}
+    whole: Whole = {name: {part: torch.zeros(shape) for part in parts} for name, shape in engine.state_shapes().items()}
+    for piece in engine.pieces():
+        if piece.part in parts and piece.copy == 0:
+            piece.box_in(whole[piece.name][piece.part]).copy_(piece.values)
+    everyone = Axis("world", mesh.rank, tuple(range(mesh.world_size)), mesh.group)
+    for tensors in whole.values():
+        for part, tensor in tensors.items():
+            tensors[part] = sum_tensor(tensor.to(device), everyone).cpu()
+    return whole
 
 
-def take_state(placed: Placed, name: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """This rank's shares of the whole tensors of one parameter, views where nothing is filled up."""
-    cut, axis = placed.cuts[name], placed.mesh.axis("tensor")
-    return {key: cut.take(tensor, axis) for key, tensor in tensors.items()}
+Whole = dict[str, dict[str, torch.Tensor]]
+"""Parameter name -> part -> whole tensor."""

@@ -46,6 +46,15 @@ def gather_objects(value: Any, mesh: Mesh) -> list[Any]:
     return values
 
 
+def gather_to_first(value: Any, mesh: Mesh) -> list[Any] | None:
+    """The values of all ranks in rank order on rank 0, None elsewhere; picklable."""
+    if mesh.world_size == 1:
+        return [value]
+    values: list[Any] | None = [None] * mesh.world_size if mesh.rank == 0 else None
+    dist.gather_object(value, values, dst=0, group=mesh.group)
+    return values
+
+
 def barrier(mesh: Mesh) -> None:
     """Wait until every rank is here."""
     if mesh.world_size > 1:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 
 from megaxf.parallel.mesh import Axis
@@ -31,26 +30,24 @@ class Cut:
         """Which part this rank holds."""
         return axis.rank * self.parts // axis.size
 
-    def is_counted(self, axis: Axis) -> bool:
-        """Whether this rank is the first of those that hold its part, and so counts it in a sum over all ranks."""
-        return axis.rank * self.parts % axis.size == 0 if self.parts > 1 else axis.rank == 0
+    def copy(self, axis: Axis) -> tuple[int, int]:
+        """(which copy of its part this rank holds, how many ranks hold that part)."""
+        copies = axis.size // self.parts
+        return axis.rank % copies, copies
+
+    def extent(self, shape: torch.Size, axis: Axis) -> tuple[int, int]:
+        """(first index along `dim`, length) of this rank's share of the whole, unfilled; (0, 0) where it is not cut."""
+        if self.dim is None:
+            return 0, 0
+        first = min(self.part(axis) * self.size, shape[self.dim])
+        return first, min(self.size, shape[self.dim] - first)
 
     def take(self, whole: torch.Tensor, axis: Axis) -> torch.Tensor:
         """This rank's share of a whole tensor; a view where nothing is filled up."""
         if self.dim is None:
             return whole
-        first = min(self.part(axis) * self.size, whole.shape[self.dim])
-        length = min(self.size, whole.shape[self.dim] - first)
+        first, length = self.extent(whole.shape, axis)
         share = whole.narrow(self.dim, first, length)
         if length == self.size:
             return share
         return F.pad(share, (0, 0) * (whole.dim() - 1 - self.dim) + (0, self.size - length))
-
-    def gather(self, share: torch.Tensor, shape: torch.Size, axis: Axis) -> torch.Tensor:
-        """The whole tensor, of that shape, on every rank of the axis; collective along it."""
-        if self.dim is None or axis.size == 1:
-            return share if self.dim is None else share.narrow(self.dim, 0, shape[self.dim])
-        shares = [torch.empty_like(share) for _ in range(axis.size)]
-        dist.all_gather(shares, share.contiguous(), group=axis.group)
-        parts = shares[:: axis.size // self.parts]
-        return torch.cat(parts, dim=self.dim).narrow(self.dim, 0, shape[self.dim])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from megaxf.parallel.boxes import PARTS, Piece
 from megaxf.parallel.mesh import build_mesh
 
 SHAPES = {"model.embed_tokens.weight": (33, 7), "model.norm.weight": (7,), "lm_head.weight": (33, 7)}
@@ -19,17 +20,20 @@ class Holder:
         }
         self.optimizer_step = optimizer_step
 
-    def state_names(self):
-        return list(self.tensors)
-
     def state_shapes(self):
         return {name: parts["master"].shape for name, parts in self.tensors.items()}
 
-    def read_state(self, name):
-        return dict(self.tensors[name])
+    def counters(self):
+        return {"optimizer_step": self.optimizer_step}
 
-    def write_state(self, name, tensors):
-        self.tensors[name] = {part: tensor.clone() for part, tensor in tensors.items()}
+    def pieces(self):
+        for name, parts in self.tensors.items():
+            for part in PARTS:
+                tensor = parts.setdefault(part, torch.zeros_like(parts["master"]))
+                yield Piece(name, part, (0,) * tensor.dim(), tensor)
+
+    def loaded(self, counters):
+        self.optimizer_step = counters["optimizer_step"]
 
     def equals(self, other):
         mine = {(name, part): tensor for name, parts in self.tensors.items() for part, tensor in parts.items()}

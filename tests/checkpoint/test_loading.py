@@ -2,7 +2,7 @@
 
 import pytest
 
-from megaxf.checkpoint import CheckpointError, DamagedCheckpoint, load, load_latest, read_weights, save
+from megaxf.checkpoint import CheckpointError, DamagedCheckpoint, load, load_latest, read_config, read_weights, save
 
 FILES = ["config.yaml", "state.json", "tensors/.metadata", "tensors/__0_0.distcp"]
 
@@ -22,7 +22,7 @@ def test_a_flipped_bit_is_found_before_the_engine_is_touched(tmp_path, holder, m
         load(path, target, mesh)
     assert target.equals(holder(seed=2))
     with pytest.raises(DamagedCheckpoint, match=name):
-        read_weights(path)
+        read_config(path), read_weights(path)
 
 
 def test_a_cut_file_is_named(tmp_path, holder, mesh):

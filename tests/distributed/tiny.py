@@ -13,6 +13,8 @@ import torch.distributed as dist
 
 from megaxf.config import Run, validate
 from megaxf.engine import Engine, StepResult, TorchBatch, create, micro_batches
+from megaxf.engine.state import read_whole
+from megaxf.parallel.boxes import PARTS
 from megaxf.parallel.mesh import Mesh, build_mesh
 
 MODEL = {
@@ -97,12 +99,17 @@ def train_steps(engine: Engine, run: Run[Any], steps: range, learning_rate: floa
 
 
 def read_all(engine: Engine) -> dict[str, dict[str, torch.Tensor]]:
-    """The whole state by parameter name; collective."""
-    return {name: engine.read_state(name) for name in engine.state_names()}
+    """The whole state by parameter name, with moments from the first update on; collective."""
+    return read_whole(engine, engine._placed.mesh, "cpu", PARTS if engine.optimizer_step else PARTS[:1])  # type: ignore[attr-defined]
 
 
-def write_all(engine: Engine, state: dict[str, dict[str, torch.Tensor]], step: int) -> None:
-    """Set the whole state; collective."""
-    for name in engine.state_names():
-        engine.write_state(name, state[name])
-    engine.optimizer_step = step
+def write_all(engine: Engine, state: dict[str, dict[str, torch.Tensor]], step: int | None = None) -> None:
+    """Set the state of the parameters that are named, without moments to start anew; collective.
+
+    step: updates made so far, by default as many as before.
+    """
+    for piece in engine.pieces():
+        if piece.name in state:
+            whole = state[piece.name].get(piece.part)
+            piece.values.copy_(piece.box_in(whole) if whole is not None else torch.zeros(()))
+    engine.loaded(engine.counters() if step is None else {"optimizer_step": step})

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from megaxf.engine import loss_scale
-from tests.distributed.tiny import read_all, tiny_engine, train_steps
+from tests.distributed.tiny import read_all, tiny_engine, train_steps, write_all
 from tests.parity.matrix import matrix_run
 
 TENSOR = {"tensor_parallel_size": 2}
@@ -122,9 +122,7 @@ def resumed(stage):
     state = read_all(engine)
     straight = train_steps(engine, run, range(2, 4))
     _, other = fresh({}, stage, "fp16")
-    for name, tensors in state.items():
-        other.write_state(name, tensors)
-    other.optimizer_step = 2
+    write_all(other, state, 2)
     return state, straight, train_steps(other, run, range(2, 4))
 
 

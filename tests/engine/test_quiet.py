@@ -9,14 +9,13 @@ import pytest
 SCRIPT = """
 import torch.distributed as dist
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-from tests.distributed.tiny import tiny_engine, tiny_run, train_steps
+from tests.distributed.tiny import read_all, tiny_engine, tiny_run, train_steps, write_all
 places = {"offload_optimizer": "cpu", "offload_parameters": "cpu"}
 for stage, precision, offload in ((1, "bf16", {}), (2, "fp16", {}), (3, "bf16", places)):
     run = tiny_run(train={"precision": precision}, engine={"zero_stage": stage, **offload})
     engine = tiny_engine(run)
     train_steps(engine, run, range(1))
-    for name in engine.state_names():
-        engine.write_state(name, engine.read_state(name))
+    write_all(engine, read_all(engine))
 """
 
 

@@ -5,7 +5,7 @@ import torch
 
 from megaxf.models.initialize import initialize
 from megaxf.models.registry import family
-from tests.distributed.tiny import global_batch, read_all, tiny_engine, tiny_run, train_steps
+from tests.distributed.tiny import global_batch, read_all, tiny_engine, tiny_run, train_steps, write_all
 
 RATE, BETAS, EPS, DECAY, CLIP, Z_LOSS = 3e-3, (0.9, 0.95), 1e-4, 0.1, 0.6, 1e-2
 
@@ -98,7 +98,7 @@ def poisoned_step(stage, precision):
     state = read_all(engine)
     name = "model.layers.0.mlp.up_proj.weight"
     if stage == 3:
-        engine.write_state(name, {"master": torch.full_like(state[name]["master"], float("nan"))})
+        write_all(engine, {name: {"master": torch.full_like(state[name]["master"], float("nan"))}})
     elif torch.distributed.get_rank() == 1:
         with engine.model_for_inference() as model:
             model.get_parameter(name).data.fill_(float("nan"))
@@ -106,7 +106,7 @@ def poisoned_step(stage, precision):
     count = engine.optimizer_step
     after = read_all(engine)
     unchanged = all(torch.equal(after[n]["master"], state[n]["master"]) for n in state if n != name)
-    engine.write_state(name, state[name])
+    write_all(engine, {name: state[name]})
     (repaired,) = train_steps(engine, run, range(1))
     return result.grad_norm, count, unchanged, repaired.grad_norm, engine.optimizer_step
 

@@ -11,6 +11,7 @@ from megaxf.convert.registry import TARGETS
 
 if TYPE_CHECKING:
     from megaxf.convert.interface import Form, Trained, Written
+    from megaxf.convert.verify import Difference
 
 BYTES = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0, "q8_0": 34 / 32}
 """What an element takes in each dtype."""
@@ -52,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="bytes in one file of a Hugging Face folder, as 5GB or 500MB (default: 5GB)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier output as a whole")
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="read the output back and compare logits on random tokens, both sides in fp32, one after the other in "
+        "memory; a Hugging Face folder is opened by transformers where that is installed",
+    )
     parser.add_argument("--json", action="store_true", help="say what was written as JSON, and nothing else")
 
 
@@ -73,7 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.dtype, arguments.max_shard_size, arguments.overwrite, lambda count: advance(round(size * count))
         )
         written = _writer(to)(model, out, form)
-    _report(model, out, written, max(monotonic() - began, 1e-3), arguments.json)
+    seconds = max(monotonic() - began, 1e-3)
+    difference = _verify(model, to, out, written.dtype) if arguments.verify else None
+    _report(model, out, written, seconds, difference, arguments.json)
     return 0
 
 
@@ -92,7 +101,20 @@ def _writer(to: str) -> Callable[[Trained, Path, Form], Written]:
     return writer
 
 
-def _report(model: Trained, out: Path, written: Written, seconds: float, as_json: bool) -> None:
+def _verify(model: Trained, to: str, out: Path, dtype: str) -> Difference:
+    from megaxf.convert.registry import format_named
+    from megaxf.convert.verify import compare
+    from megaxf.train.trained import open_source
+
+    if to == "megaxf":
+        return compare(model, open_source(out), lambda tensor: tensor)
+    target = format_named(to)
+    return compare(model, target.reopen(model, out), lambda tensor: target.rounded(tensor, dtype))
+
+
+def _report(
+    model: Trained, out: Path, written: Written, seconds: float, difference: Difference | None, as_json: bool
+) -> None:
     import json
 
     from data_pipeline.format.report import megabytes
@@ -100,6 +122,8 @@ def _report(model: Trained, out: Path, written: Written, seconds: float, as_json
     tensors, parameters = len(model.weights), _parameters(model)
     facts = {"source": str(model.path), "destination": str(out), "tensors": tensors, "parameters": parameters}
     facts |= {"bytes": written.size, "dtype": written.dtype, "seconds": round(seconds, 3), "notes": written.notes}
+    if difference:
+        facts["verified"] = difference._asdict()
     if as_json:
         print(json.dumps(facts))
         return
@@ -107,6 +131,12 @@ def _report(model: Trained, out: Path, written: Written, seconds: float, as_json
     print(
         f"{tensors} tensors, {parameters:,} parameters, {megabytes(written.size)} of {written.dtype} in {seconds:.1f} s"
     )
+    if difference:
+        print(
+            f"verified with {difference.other} on {difference.tokens} random tokens: logits of up to "
+            f"{difference.largest_logit:.3g} differ by at most {difference.everywhere:.2g}, in the last quarter by "
+            f"{difference.late:.2g}"
+        )
     if model.tokenizer is None:
         print("without a tokenizer: the source has none")
     for note in written.notes:

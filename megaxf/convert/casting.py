@@ -18,3 +18,8 @@ def to_bytes(name: str, tensor: torch.Tensor, dtype: str) -> memoryview:
     if dtype == "float16" and tensor.dtype != torch.float16 and cast.isinf().any():
         raise ConvertError(f"{name} has values beyond 65504, the largest of float16; choose bfloat16 or float32")
     return cast.view(torch.uint8).numpy().reshape(-1).data
+
+
+def rounded(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    """What a tensor is in fp32 after it was in one of DTYPES."""
+    return tensor.to(DTYPES[dtype]).float()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from megaxf.convert import casting
 from megaxf.convert.casting import DTYPES, to_bytes
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.folders import new_file
@@ -78,6 +79,45 @@ def write(model: Trained, out: Path, form: Form) -> Written:
             writer.close()
         size = sum(_bytes(tensor) for tensor in tensors)
     return Written(size, dtype, _notes(config))
+
+
+def rounded(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    """What a tensor is in fp32 after it was written in a dtype: vectors are as they were."""
+    if tensor.ndim == 1:
+        return tensor
+    if dtype != "q8_0":
+        return casting.rounded(tensor, dtype)
+    gguf = _library()
+    kind = gguf.GGMLQuantizationType.Q8_0
+    return torch.from_numpy(gguf.dequantize(gguf.quantize(tensor.float().numpy(), kind), kind))
+
+
+def reopen(model: Trained, out: Path) -> Trained:
+    """`model` with the tensors of the file that it was written to."""
+    architecture, config = _architecture(model.config), model.config
+    tensors = _tensors(architecture, parameter_shapes(config), config.num_hidden_layers, "float32")
+    names = {tensor.ours: tensor.name for tensor in tensors}
+    return model._replace(weights=_File(out, names, _interleaved(architecture, config)), path=out, format="gguf")
+
+
+class _File(Weights):
+    """The tensors of a file under our names, in fp32."""
+
+    def __init__(self, path: Path, names: dict[str, str], heads: dict[str, int]):
+        self._tensors = {tensor.name: tensor for tensor in _library().GGUFReader(path).tensors}
+        self._names, self._heads = names, heads
+        self.shapes = {
+            ours: torch.Size(int(size) for size in reversed(self._tensors[name].shape)) for ours, name in names.items()
+        }
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        import numpy as np
+
+        found = self._tensors[self._names[name]]
+        values = torch.from_numpy(np.array(_library().dequantize(found.data, found.tensor_type)))
+        heads = next((count for end, count in self._heads.items() if name.endswith(end)), None)
+        # Turned back by giving each head's pairs as its halves: rows 0, 2, 4 ... and then 1, 3, 5 ...
+        return values if heads is None else values.view(heads, -1, 2, *values.shape[1:]).transpose(1, 2).flatten(0, 2)
 
 
 def _library() -> Any:

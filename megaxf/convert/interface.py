@@ -1,11 +1,13 @@
 """What every format gives and takes: a trained model whose weights are not yet read.
 
 A format is a file of this folder, named in `registry.FORMATS`. It has the first two functions where models are read
-from it, the third where they are written to it:
+from it, the others where they are written to it:
 
     recognises(path: Path) -> bool                          whether a path looks like it; cheap
     read(path: Path) -> Trained                             raises ConvertError for what is damaged or incomplete
     write(model: Trained, out: Path, form: Form) -> Written the whole output, or nothing
+    reopen(model: Trained, out: Path) -> Trained            the output, with its own weights, to compare the two sides
+    rounded(tensor, dtype: str) -> torch.Tensor             what a tensor of the model is in the output, in fp32
 
 Names and shapes of `Trained.weights` are those of megaxf's model of `Trained.config`, whatever the files call them.
 """
@@ -15,19 +17,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from megaxf.convert.errors import ConvertError
-from megaxf.models.llama import Config
 from megaxf.models.weights import Weights
 
 
 class Trained(NamedTuple):
     """A model with its weights, its tokenizer, and what ends a text."""
 
-    config: Config
+    config: Any
+    """The Config of a family (megaxf.models.registry.ModelConfig)."""
     weights: Weights
     tokenizer: Path | None
     """A folder that `load_tokenizer` opens."""

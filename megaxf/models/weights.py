@@ -33,3 +33,10 @@ class Weights(Mapping[str, torch.Tensor]):
 def rows_of_piece(shape: torch.Size) -> int:
     """How many rows of a tensor make a piece."""
     return max(PIECE // max(shape[1:].numel(), 1), 1)
+
+
+@torch.no_grad()
+def fill(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    """Set all parameters from weights of any float dtype, one at a time. Raises KeyError where one is missing."""
+    for name, parameter in model.named_parameters():
+        parameter.copy_(weights[name])

@@ -1,7 +1,6 @@
 """`megaxf convert` and `megaxf generate` on a run folder, a checkpoint and a Hugging Face folder."""
 
 import json
-import shutil
 from argparse import ArgumentTypeError
 
 import pytest
@@ -126,16 +125,40 @@ def test_a_run_that_has_trained_is_never_replaced(run_folder, capsys):
     assert code == 2 and "is a run that has trained" in err and find_latest(run_folder / "checkpoints")
 
 
-def test_a_checkpoint_without_a_tokenizer(tmp_path, run_folder, capsys):
-    checkpoint = find_latest(run_folder / "checkpoints")
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
-    manifest["files"] = {name: entry for name, entry in manifest["files"].items() if not name.startswith("tokenizer")}
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
-    shutil.rmtree(checkpoint / "tokenizer")
-    code, out, _ = megaxf(capsys, "convert", run_folder, tmp_path / "hf")
+def test_a_checkpoint_without_a_tokenizer(tmp_path, make_config, make_weights, capsys):
+    config = make_config()
+    weights = make_weights(config)
+    text = yaml.safe_dump({"model": config.model_dump()}, sort_keys=False)
+    run = tmp_path / "run"
+    save_weights(run / "checkpoints", weights.shapes, weights.__getitem__, {}, config=text, tokenizer=None)
+    code, out, _ = megaxf(capsys, "convert", run, tmp_path / "hf")
     assert code == 0 and "without a tokenizer" in out and not (tmp_path / "hf/tokenizer.json").exists()
-    code, _, err = megaxf(capsys, "generate", run_folder, "--prompt", "a")
+    code, _, err = megaxf(capsys, "generate", run, "--prompt", "a")
     assert code == 2 and "has no tokenizer" in err
+
+
+def test_gguf_by_the_name_of_the_file_and_as_json(tmp_path, run_folder, capsys):
+    code, out, err = megaxf(
+        capsys, "convert", run_folder, tmp_path / "m.gguf", "--dtype", "bfloat16", "--json", "--verify"
+    )
+    assert code == 0, err
+    facts = json.loads(out)
+    assert (facts["tensors"], facts["parameters"], facts["dtype"], facts["notes"]) == (30, 54108, "bfloat16", [])
+    assert (tmp_path / "m.gguf").read_bytes()[:4] == b"GGUF" and facts["bytes"] > 2 * 54108
+    assert facts["verified"]["tokens"] == 96 and facts["verified"]["everywhere"] < 1e-4
+    code, _, err = megaxf(capsys, "convert", run_folder, tmp_path / "hf", "--dtype", "q8_0")
+    assert code == 2 and "--dtype q8_0 is not one that this format has; use one of bfloat16" in err
+
+
+def test_several_end_tokens_come_back(tmp_path, run_folder, capsys):
+    assert megaxf(capsys, "convert", run_folder, tmp_path / "hf")[0] == 0
+    for name in ("config.json", "generation_config.json"):
+        settings = json.loads((tmp_path / "hf" / name).read_text())
+        (tmp_path / "hf" / name).write_text(json.dumps(settings | {"eos_token_id": [1, 7, 5]}, indent=2) + "\n")
+    assert megaxf(capsys, "convert", tmp_path / "hf", tmp_path / "back", "--to", "megaxf")[0] == 0
+    assert megaxf(capsys, "convert", tmp_path / "back", tmp_path / "again")[0] == 0
+    for path in (tmp_path / "hf").iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
 
 
 def test_sizes():

@@ -31,7 +31,7 @@ DOORS = {
     "tensorboard": ["megaxf.train"],
     "torch.utils.tensorboard": ["megaxf.train"],
     "accelerate": ["megaxf.generate"],
-    "transformers": [],
+    "transformers": ["megaxf.convert.verify"],
 }
 
 

@@ -16,7 +16,7 @@ import torch
 
 from data_pipeline.tokenizer.base import load_tokenizer
 from data_pipeline.tokenizer.export import export_tokenizer
-from megaxf.convert import architectures
+from megaxf.convert import architectures, casting
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.folders import new_folder
 from megaxf.convert.interface import Form, Trained, Written, choose_dtype, each_used_once
@@ -30,6 +30,7 @@ DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 """Tables that old exports contain and that follow from config.json."""
 MAX_SHARD_SIZE = 5_000_000_000
 """Bytes, as of transformers."""
+rounded = casting.rounded
 NO_IDS: architectures.TokenIds = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
 
@@ -93,6 +94,11 @@ def read(path: Path) -> Trained:
     dtype = next(iter(files.dtypes)) if len(files.dtypes) == 1 else "float32"
     tokenizer = path if any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model")) else None
     return Trained(config, _Selected(files, wanted), tokenizer, dtype, _eos_ids(path, settings), path, "huggingface")
+
+
+def reopen(model: Trained, out: Path) -> Trained:
+    """The folder that `model` was written to."""
+    return read(out)
 
 
 def recognises(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Export to and import from a Hugging Face folder. Names and shapes of parameters are the same, nothing is permuted.
+"""Export to and import from a Hugging Face folder, by the tables of the model's family.
 
 write(model, Path("out/hf"), Form(dtype="bfloat16"))
 model = read(Path("out/hf"))
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,21 @@ import torch
 
 from data_pipeline.tokenizer.base import load_tokenizer
 from data_pipeline.tokenizer.export import export_tokenizer
-from megaxf.convert import architectures, casting
+from megaxf.convert import families
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.folders import new_folder
 from megaxf.convert.interface import Form, Trained, Written, choose_dtype, each_used_once
-from megaxf.convert.names import HEAD, TABLE, check_names, parameter_shapes
+from megaxf.convert.names import check_names, parameter_shapes
 from megaxf.convert.safetensors_files import LABELS, SafetensorsFolder, write_files
-from megaxf.models.llama import Config
+from megaxf.convert.settings import TokenIds
+from megaxf.convert.tables import Made, shapes_of, to_ours, to_theirs, with_prefix
+from megaxf.models.registry import ModelConfig
 from megaxf.models.weights import Weights
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
-DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
-"""Tables that old exports contain and that follow from config.json."""
 MAX_SHARD_SIZE = 5_000_000_000
 """Bytes, as of transformers."""
-rounded = casting.rounded
-NO_IDS: architectures.TokenIds = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+NO_IDS: TokenIds = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
 
 def write(model: Trained, out: Path, form: Form) -> Written:
@@ -43,21 +41,22 @@ def write(model: Trained, out: Path, form: Form) -> Written:
     the dtype, the tokenizer does not fit into the vocabulary, or `out` is in the way.
     """
     config, dtype = model.config, choose_dtype(model, form, LABELS)
-    wanted = parameter_shapes(config)
+    wanted, family = parameter_shapes(config), families.of(config)
     check_names(model.weights.shapes, wanted, "the checkpoint")
-    architectures.model_type(config)
+    family.check(config)
     with (
         new_folder(out, overwrite=form.overwrite, mark=CONFIG) as folder,
         each_used_once(model.weights, form.told) as weights,
     ):
         ids = _token_ids(model, folder)
-        _write_json(folder / CONFIG, architectures.to_huggingface(config, ids, dtype))
+        _write_json(folder / CONFIG, family.to_huggingface(config, ids, dtype))
         _write_json(folder / GENERATION, {key: value for key, value in ids.items() if value is not None})
-        size = write_files(folder, weights, dtype, form.max_shard_size or MAX_SHARD_SIZE)
+        theirs = Made(weights, to_theirs(wanted, family.RULES))
+        size = write_files(folder, theirs, dtype, form.max_shard_size or MAX_SHARD_SIZE)
     return Written(size, dtype, [])
 
 
-def _token_ids(model: Trained, folder: Path) -> architectures.TokenIds:
+def _token_ids(model: Trained, folder: Path) -> TokenIds:
     """Write the tokenizer; gives the ids for config.json."""
     ids = NO_IDS if model.tokenizer is None else _export_tokenizer(model.config, model.tokenizer, folder)
     if model.eos_ids:
@@ -65,7 +64,7 @@ def _token_ids(model: Trained, folder: Path) -> architectures.TokenIds:
     return ids
 
 
-def _export_tokenizer(config: Config, source: Path, folder: Path) -> architectures.TokenIds:
+def _export_tokenizer(config: ModelConfig, source: Path, folder: Path) -> TokenIds:
     size = load_tokenizer(source).vocab_size
     if size > config.vocab_size:
         raise ConvertError(
@@ -86,19 +85,18 @@ def read(path: Path) -> Trained:
     that do not fit config.json, listing all.
     """
     settings = _read_json(path / CONFIG)
-    config = architectures.from_huggingface(settings)
+    family = families.of_settings(settings)
+    config = family.from_huggingface(settings)
     files = SafetensorsFolder(path)
-    spare = {name for name in files if DERIVED.fullmatch(name)} | _tied_copy(config, files, path)
+    found = Made(files, with_prefix(files, family.PREFIX, family.HEAD))
+    spare = {name for name in found if re.fullmatch(family.DERIVED, name)} | _tied_copy(config, found, family, path)
     wanted = parameter_shapes(config)
-    check_names({name: shape for name, shape in files.shapes.items() if name not in spare}, wanted, str(path))
+    theirs = shapes_of(to_theirs(wanted, family.RULES), wanted)
+    check_names({name: shape for name, shape in found.shapes.items() if name not in spare}, theirs, str(path))
     dtype = next(iter(files.dtypes)) if len(files.dtypes) == 1 else "float32"
     tokenizer = path if any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model")) else None
-    return Trained(config, _Selected(files, wanted), tokenizer, dtype, _eos_ids(path, settings), path, "huggingface")
-
-
-def reopen(model: Trained, out: Path) -> Trained:
-    """The folder that `model` was written to."""
-    return read(out)
+    ours = Made(found, to_ours(wanted, family.RULES))
+    return Trained(config, ours, tokenizer, dtype, _eos_ids(path, settings), path, "huggingface")
 
 
 def recognises(path: Path) -> bool:
@@ -106,29 +104,17 @@ def recognises(path: Path) -> bool:
     return (path / CONFIG).is_file()
 
 
-def _tied_copy(config: Config, files: SafetensorsFolder, folder: Path) -> set[str]:
+def _tied_copy(config: ModelConfig, found: Weights, family: families.Family, folder: Path) -> set[str]:
     """The output matrix where it is written beside the table that it is tied to, and equals it."""
-    if not config.tie_word_embeddings or HEAD not in files or TABLE not in files:
+    head, table = family.HEAD, family.TABLE
+    if not config.tie_word_embeddings or head not in found or table not in found:
         return set()
-    if not torch.equal(files[HEAD], files[TABLE]):
+    if not torch.equal(found[head], found[table]):
         raise ConvertError(
-            f"{folder}: config.json ties the embeddings (tie_word_embeddings: true), yet {HEAD} differs from {TABLE}; "
+            f"{folder}: config.json ties the embeddings (tie_word_embeddings: true), yet {head} differs from {table}; "
             "set it to false to use both, or remove the stale one"
         )
-    return {HEAD}
-
-
-class _Selected(Weights):
-    """The tensors of a model among those of a folder, in the model's order."""
-
-    def __init__(self, files: SafetensorsFolder, shapes: Mapping[str, torch.Size]):
-        self._files, self.shapes = files, shapes
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return self._files[name]
-
-    def pieces(self, name: str) -> Iterator[torch.Tensor]:
-        return self._files.pieces(name)
+    return {head}
 
 
 def _eos_ids(folder: Path, settings: dict[str, Any]) -> list[int]:

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import torch
 
 from megaxf.convert.errors import ConvertError
-from megaxf.models.llama import Config
-from megaxf.models.registry import family
+from megaxf.models.registry import ModelConfig, family
 
-TABLE, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+HEADS = ("lm_head.weight", "embed_out.weight")
+"""Output matrices, of models where they are not the embedding table."""
 
 
-def parameter_shapes(config: Config) -> dict[str, torch.Size]:
+def parameter_shapes(config: ModelConfig) -> dict[str, torch.Size]:
     """The parameters that a model of this configuration has; no memory is taken."""
     with torch.device("meta"):
         model = family(config.family).Model(config)
@@ -31,6 +31,6 @@ def check_names(found: Mapping[str, torch.Size], wanted: Mapping[str, torch.Size
     ]
     if problems:
         advice = ""
-        if HEAD in wanted and HEAD not in found:
+        if any(head in wanted and head not in found for head in HEADS):
             advice = "if output and input embeddings are one matrix, config.json has to say tie_word_embeddings: true"
         raise ConvertError.listing(f"the tensors of {where} are not those of its configuration", problems, advice)

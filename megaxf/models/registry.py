@@ -4,8 +4,26 @@ from __future__ import annotations
 
 from importlib import import_module
 from types import ModuleType
+from typing import Any, Protocol
+
+from megaxf.plan.parameters import Shape
 
 FAMILIES = ("llama", "gpt2", "gpt_neox")
+
+
+class ModelConfig(Shape, Protocol):
+    """What the Config of every family has."""
+
+    @property
+    def family(self) -> str:
+        """Name of the family."""
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """The longest sequence, in tokens."""
+
+    def model_dump(self) -> dict[str, Any]:
+        """All settings as plain values."""
 
 
 def family(name: str) -> ModuleType:

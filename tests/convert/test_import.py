@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from megaxf.convert.architectures import from_huggingface
 from megaxf.convert.errors import ConvertError
+from megaxf.convert.families import of_settings
 from megaxf.convert.huggingface import read
 from tests.convert.conftest import export
 
@@ -154,7 +154,7 @@ LINEAR = {"type": "linear", "factor": 2.0}
     ],
 )
 def test_rope_in_each_spelling(rope, theta, kind):
-    config = from_huggingface({**BASE, **rope})
+    config = of_settings(BASE).from_huggingface({**BASE, **rope})
     assert config.rope_theta == theta and getattr(config.rope_scaling, "type", None) == kind
     if kind == "yarn":
         assert config.rope_scaling.original_max_position_embeddings == 96
@@ -175,13 +175,13 @@ QWEN = {**BASE, "model_type": "qwen2", "num_key_value_heads": 2, "sliding_window
     ],
 )
 def test_windows(settings, window):
-    assert from_huggingface(settings).sliding_window == window
+    assert of_settings(settings).from_huggingface(settings).sliding_window == window
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "gpt2"}, "model_type = 'gpt2' is not known here"),
+        ({"model_type": "mamba"}, "model_type = 'mamba' is not known here; megaxf has llama, mistral, "),
         ({"rms_norm_eps": None}, "rms_norm_eps is missing"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported, only 'silu'"),
         ({"attention_bias": True}, "attention_bias = True is not supported, only False"),
@@ -196,5 +196,5 @@ def test_windows(settings, window):
 )
 def test_settings_that_megaxf_has_not(changes, message):
     with pytest.raises(ConvertError) as caught:
-        from_huggingface({**BASE, **changes})
+        of_settings({**BASE, **changes}).from_huggingface({**BASE, **changes})
     assert message in str(caught.value)

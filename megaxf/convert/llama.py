@@ -12,12 +12,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
-
-from megaxf.config_errors import explain
 from megaxf.convert import rope_settings
 from megaxf.convert.errors import ConvertError
+from megaxf.convert.settings import NO_MODEL, UNSUPPORTED, TokenIds, make_config
+from megaxf.convert.tables import Rule
 from megaxf.models.llama import Config
+
+PREFIX = "model."
+TABLE, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+DERIVED = r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
+"""Rotary frequencies."""
+RULES: tuple[Rule, ...] = ()
 
 CLASSES = {
     "llama": "LlamaForCausalLM",
@@ -25,12 +30,10 @@ CLASSES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
+MODEL_TYPES = tuple(CLASSES)
 SLIDING = "sliding_attention"
 WINDOW_BY_LAYER = ("qwen2", "qwen3")
 """Model types whose window is switched on by a flag, from a layer on."""
-
-TokenIds = dict[str, int | list[int] | None]
-"""bos_token_id, eos_token_id, pad_token_id."""
 
 SAME = (
     "vocab_size",
@@ -51,8 +54,11 @@ OPTIONAL = {"head_dim", "num_key_value_heads", "tie_word_embeddings", "initializ
 
 FIXED: dict[str, Any] = {"hidden_act": "silu", "mlp_bias": False, "attention_dropout": 0.0, "attention_bias": False}
 """Settings that have one value here. attention_bias, except in Qwen2, would put one on the output too."""
-NO_MODEL = "config.json does not describe a model of megaxf"
-UNSUPPORTED = ("quantization_config", "partial_rotary_factor", "auto_map")
+
+
+def check(config: Config) -> None:
+    """Raises ConvertError where none of the architectures computes what the model does."""
+    model_type(config)
 
 
 def model_type(config: Config) -> str:
@@ -73,11 +79,7 @@ def model_type(config: Config) -> str:
 
 
 def to_huggingface(config: Config, ids: TokenIds, dtype: str) -> dict[str, Any]:
-    """The content of config.json.
-
-    ids: bos_token_id, eos_token_id, pad_token_id; None is written as null: the classes' defaults are not None.
-    dtype: of the weights in the files, as torch names it.
-    """
+    """The content of config.json; see megaxf.convert.families.Family."""
     kind = model_type(config)
     settings: dict[str, Any] = {"architectures": [CLASSES[kind]], "model_type": kind}
     settings |= {name: getattr(config, name) for name in SAME}
@@ -104,9 +106,7 @@ def to_huggingface(config: Config, ids: TokenIds, dtype: str) -> dict[str, Any]:
 
 def from_huggingface(settings: dict[str, Any]) -> Config:
     """The model of a config.json. Raises ConvertError naming everything that is missing or that megaxf has not."""
-    kind = settings.get("model_type")
-    if kind not in CLASSES:
-        raise ConvertError(f"config.json: model_type = {kind!r} is not known here; megaxf has {', '.join(CLASSES)}")
+    kind = settings["model_type"]
     problems = [f"{name} is missing" for name in SAME if settings.get(name) is None and name not in OPTIONAL]
     if settings.get("num_key_value_heads") is None and kind != "llama":
         problems.append(f"num_key_value_heads is missing, and {CLASSES[kind]} does not take num_attention_heads for it")
@@ -116,18 +116,15 @@ def from_huggingface(settings: dict[str, Any]) -> Config:
         for name, value in fixed.items()
         if settings[name] != value and not (kind == "qwen2" and name == "attention_bias")
     ]
-    problems += [f"{name} is not supported" for name in UNSUPPORTED if settings.get(name) not in (None, 1, 1.0)]
+    unsupported = (*UNSUPPORTED, "partial_rotary_factor")
+    problems += [f"{name} is not supported" for name in unsupported if settings.get(name) not in (None, 1, 1.0)]
     if problems:
         raise ConvertError.listing(NO_MODEL, problems)
     fields = {name: settings[name] for name in SAME if settings.get(name) is not None}
     fields |= rope_settings.from_huggingface(settings)
     fields |= {"attention_bias": kind == "qwen2", "qk_norm": kind == "qwen3", "sliding_window": _window(kind, settings)}
-    try:
-        return Config.model_validate(fields)
-    except ValidationError as error:
-        raise ConvertError.listing(
-            "config.json does not describe a model of megaxf", explain(error.errors(), Config, fields)
-        ) from None
+    config: Config = make_config(Config, fields)
+    return config
 
 
 def _window(kind: str, settings: dict[str, Any]) -> int | None:

@@ -15,7 +15,7 @@ import torch
 
 from data_pipeline.tokenizer.base import load_tokenizer
 from data_pipeline.tokenizer.export import export_tokenizer
-from megaxf.convert import families
+from megaxf.convert import casting, families
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.folders import new_folder
 from megaxf.convert.interface import Form, Trained, Written, choose_dtype, each_used_once
@@ -29,6 +29,7 @@ from megaxf.models.weights import Weights
 CONFIG, GENERATION = "config.json", "generation_config.json"
 MAX_SHARD_SIZE = 5_000_000_000
 """Bytes, as of transformers."""
+rounded = casting.rounded
 NO_IDS: TokenIds = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
 
@@ -97,6 +98,11 @@ def read(path: Path) -> Trained:
     tokenizer = path if any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model")) else None
     ours = Made(found, to_ours(wanted, family.RULES))
     return Trained(config, ours, tokenizer, dtype, _eos_ids(path, settings), path, "huggingface")
+
+
+def reopen(model: Trained, out: Path) -> Trained:
+    """The folder that `model` was written to."""
+    return read(out)
 
 
 def recognises(path: Path) -> bool:

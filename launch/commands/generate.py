@@ -105,8 +105,7 @@ def _generate(
     # The start of a document is what follows the end of another.
     prompts = [tokenizer.encode(text) or [tokenizer.eod_id] for text in texts]
     streaming = len(texts) == 1 and not (arguments.json or arguments.no_stream or quiet)
-    if streaming:
-        _show(0, texts[0])
+    printer = _Printer(texts[0]) if streaming else None
     stops = [text.replace("\\n", "\n").replace("\\t", "\t") for text in arguments.stop]
     results = generate(
         model,
@@ -117,13 +116,13 @@ def _generate(
         batch_size=arguments.batch_size,
         cache=arguments.cache,
         decode=tokenizer.decode,
-        on_text=_show if streaming else None,
+        on_text=printer,
         logprobs=arguments.logprobs,
         prompt_logprobs=arguments.prompt_logprobs,
         axis=axis,
     )
-    if streaming:
-        print(flush=True)
+    if printer:
+        printer.close()
     elif not quiet:
         _print(texts, prompts, results, arguments)
 
@@ -142,8 +141,19 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
     return texts
 
 
-def _show(number: int, piece: str) -> None:
-    print(visible(piece), end="", flush=True)
+class _Printer:
+    """Prints a prompt, and then its continuation as it comes."""
+
+    def __init__(self, text: str):
+        self._waiting = text
+
+    def __call__(self, number: int, piece: str) -> None:
+        print(visible(self._waiting + piece), end="", flush=True)
+        self._waiting = ""
+
+    def close(self) -> None:
+        """End the line."""
+        print(visible(self._waiting), flush=True)
 
 
 def _print(

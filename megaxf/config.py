@@ -160,6 +160,10 @@ class Checkpoint(Section):
     """What checkpoints contain for use without conversion."""
     export_every: Positive | None = None
     """Only checkpoints of steps that are multiples of it contain the export, and that of the last step."""
+    asynchronous: bool = True
+    """Write beside training, from a copy of the state in the host's memory: 12 bytes for each parameter of a rank."""
+    when_busy: Literal["wait", "skip"] = "wait"
+    """What becomes of a checkpoint that is due while another is being written."""
 
 
 class Metrics(Section):

@@ -167,6 +167,8 @@ def _kept_steps_are_saved(checkpoint: Any, train: Any) -> Iterator[str]:
             )
     if checkpoint.export_every and checkpoint.export == "none":
         yield "checkpoint.export_every has no effect with checkpoint.export = none; remove it, or use huggingface"
+    if checkpoint.when_busy == "skip" and not checkpoint.asynchronous:
+        yield "checkpoint.when_busy has no effect with checkpoint.asynchronous = false; remove one of them"
 
 
 def _run_folder_is_on_a_disk(run_folder: str) -> Iterator[str]:

@@ -33,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_file", help="a YAML file, such as those in configs/runs")
     parser.add_argument("settings", nargs="*", metavar="SETTING", help="section.key=value")
     parser.add_argument("--resume", action="store_true", help="an error where there is no checkpoint to go on from")
+    parser.add_argument(
+        "--allow-missing",
+        action="store_true",
+        help="go on from a checkpoint of another model: what it lacks begins anew, and is listed",
+    )
     parser.add_argument("--check", action="store_true", help="only validate, and print what would be run")
     parser.add_argument("--world-size", type=int, default=None, help="with --check: the number of ranks (default 1)")
     parser.add_argument("--json", action="store_true", help="with --check: print the resolved run as JSON")
@@ -50,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json or arguments.world_size is not None:
         raise ConfigError("command line", ["--json and --world-size have an effect with --check only"])
     launch = detect()
-    return _train(load_run(arguments.run_file, arguments.settings, launch.world_size), launch, arguments.resume)
+    return _train(load_run(arguments.run_file, arguments.settings, launch.world_size), launch, arguments)
 
 
 def _check(run: Run[Any], world_size: int, arguments: argparse.Namespace) -> int:
@@ -66,7 +71,7 @@ def _check(run: Run[Any], world_size: int, arguments: argparse.Namespace) -> int
     return 2 if resolved["problems"] else 0
 
 
-def _train(run: Run[Any], launch: Launch, must_resume: bool) -> int:
+def _train(run: Run[Any], launch: Launch, arguments: argparse.Namespace) -> int:
     from launch.rendezvous import connect, disconnect
 
     device = connect(launch)
@@ -79,6 +84,15 @@ def _train(run: Run[Any], launch: Launch, must_resume: bool) -> int:
     mesh = build_mesh(run.parallel.degrees(), run.parallel.order)
     report = Report(run.train.steps, quiet=launch.rank != 0)
     with Signals() as signals:
-        outcome = train(run, mesh, device, signals.asked, report, launcher=launch.launcher, must_resume=must_resume)
+        outcome = train(
+            run,
+            mesh,
+            device,
+            signals.asked,
+            report,
+            launcher=launch.launcher,
+            must_resume=arguments.resume,
+            allow_missing=arguments.allow_missing,
+        )
     disconnect()
     return int(outcome)

@@ -14,15 +14,19 @@ What lies in `step-00000012`:
     manifest.json   size and checksum of each file, written last
 """
 
+from megaxf.checkpoint.background import Background, run_flow
 from megaxf.checkpoint.errors import CheckpointError, DamagedCheckpoint
 from megaxf.checkpoint.finding import find_latest, list_checkpoints, resolve
 from megaxf.checkpoint.loading import load, load_latest
-from megaxf.checkpoint.saving import save, save_weights
+from megaxf.checkpoint.saving import save, save_weights, saving
+from megaxf.checkpoint.staging import HostBuffers
 from megaxf.checkpoint.weights import read_config, read_extra, read_weights, tokenizer_folder
 
 __all__ = [
+    "Background",
     "CheckpointError",
     "DamagedCheckpoint",
+    "HostBuffers",
     "find_latest",
     "list_checkpoints",
     "load",
@@ -31,7 +35,9 @@ __all__ = [
     "read_extra",
     "read_weights",
     "resolve",
+    "run_flow",
     "save",
     "save_weights",
+    "saving",
     "tokenizer_folder",
 ]

@@ -72,7 +72,7 @@ def load(
 
 
 def load_latest(
-    folder: str | PathLike[str] | Place, engine: Target, mesh: Mesh, say: Say = aloud
+    folder: str | PathLike[str] | Place, engine: Target, mesh: Mesh, say: Say = aloud, *, allow_missing: bool = False
 ) -> dict[str, Any] | None:
     """Load the newest sound checkpoint of a folder as `load` does; None where the folder holds none; collective.
 
@@ -82,7 +82,7 @@ def load_latest(
     before = None
     while path := find_latest(folder, mesh, say, before=before):
         try:
-            return load(path, engine, mesh)
+            return load(path, engine, mesh, allow_missing=allow_missing, say=say)
         except DamagedCheckpoint as error:
             before = step_of(path)
             if mesh.rank == 0:
@@ -148,8 +148,10 @@ def _compare(
     ]
     if problems:
         shown = "".join(f"\n  - {problem}" for problem in problems[:20])
+        hint = ", or --allow-missing to begin anew with what is missing" if partial else ""
         more = f"\n  ... and {len(problems) - 20} more" if len(problems) > 20 else ""
         raise CheckpointError(
-            f"{path} is a checkpoint of another model:{shown}{more}\nuse the model section of {path / 'config.yaml'}"
+            f"{path} is a checkpoint of another model:{shown}{more}\n"
+            f"use the model section of {path / 'config.yaml'}{hint}"
         )
     return partial

@@ -18,14 +18,14 @@ import torch
 
 from data_pipeline.audit.positions import Point
 from data_pipeline.rows.evaluation import EvaluationRows
-from megaxf import checkpoint
-from megaxf.config import Run, check_world, to_yaml
+from megaxf.config import Run, check_world
 from megaxf.config_data import portion_at
 from megaxf.engine import Engine, StepResult, TorchBatch, create
 from megaxf.parallel.collectives import barrier
 from megaxf.parallel.mesh import Mesh
 from megaxf.plan.conventions import mfu
 from megaxf.train import guards
+from megaxf.train.checkpoints import Checkpoints
 from megaxf.train.console import Report
 from megaxf.train.environment import describe, idle_cores
 from megaxf.train.evaluate import evaluate, validation_rows
@@ -51,16 +51,18 @@ def train(
     *,
     launcher: str = "",
     must_resume: bool = False,
+    allow_missing: bool = False,
 ) -> Outcome:
     """Train until the last step, a stop or a divergence; collective.
 
     stop: asked once a step whether this rank wants to end the run; one rank's wish is all ranks'.
     must_resume: a run folder without a checkpoint is an error.
+    allow_missing: the checkpoint may be of another model: what it lacks begins anew, and each tensor of that is said.
     Raises ConfigError, DataError and CheckpointError, the same on every rank, before the first step where possible.
     """
     check_world(run, mesh.world_size)
     folder = RunFolder(run.run_folder, run.checkpoint.folder)
-    standing = look(folder, run, mesh, must_resume)
+    standing = look(folder, run, mesh, must_resume, allow_missing)
     if standing.step >= run.train.steps:
         report.say(f"{run.run_folder} stands at step {standing.step} of {run.train.steps}: nothing is left to do")
         return Outcome.DONE
@@ -69,7 +71,7 @@ def train(
     guards.agreed(mesh, lambda: epoch_warnings(run, batches))
     same_on_all_ranks(run, batches, mesh)
     engine = create(run, mesh, device)
-    position = load(folder, engine, mesh, batches, report)
+    position = load(folder, engine, mesh, batches, report, allow_missing)
     environment = describe(mesh, device, launcher, position.step)
     if mesh.rank == 0:
         folder.write_start(run, environment)
@@ -106,7 +108,7 @@ class Trainer:
     position: Position
 
     def __post_init__(self) -> None:
-        self.saved_step = self.position.step
+        self.checkpoints = Checkpoints(self.run, self.mesh, self.folder, self.report.say, self.position.step)
         self.skipped = 0
         self.positions = self._record_start() if self.mesh.rank == 0 else None
         board = self.folder.tensorboard if self.run.metrics.tensorboard else None
@@ -120,9 +122,12 @@ class Trainer:
         while self.position.step < self.run.train.steps:
             started = time.perf_counter()
             batch, fault = guards.attempt(self.feed.next)
-            stopping, failed = guards.any_rank(self.mesh, self.device, stop(), fault is not None)
+            flags = stop(), fault is not None, self.checkpoints.busy()
+            stopping, failed, writing = guards.any_rank(self.mesh, self.device, *flags)
+            if not writing:
+                self.checkpoints.advance()
             if stopping or failed:
-                self.save()
+                self.save(last=True)
                 guards.raise_first(self.mesh, fault)
                 self.report.say(f"stopped after step {self.position.step}; the same command continues")
                 return Outcome.STOPPED
@@ -132,7 +137,7 @@ class Trainer:
             if self._due(self.run.evaluate.every):
                 self.evaluate()
             if self._due(self.run.checkpoint.every):
-                self.save()
+                self.save(last=self.position.step == self.run.train.steps)
         board = f"; tensorboard --logdir {self.folder.tensorboard}" if self.run.metrics.tensorboard else ""
         self.report.say(f"done: {self.position.step:,} steps, {self.position.tokens:,} tokens{board}")
         return Outcome.DONE
@@ -171,10 +176,11 @@ class Trainer:
             self.recorder.train(record)
         self.report.step(record)
         if not (sound := guards.is_sound(result)):
+            self.checkpoints.finish()
             self.report.warn(
                 f"loss or gradient of step {step + 1} is not finite: all ranks stop here and save nothing; the newest "
-                f"checkpoint is of step {self.saved_step}. Start again with a lower optimizer.learning_rate, a longer "
-                "warm-up, or other data"
+                f"checkpoint is of step {self.checkpoints.saved_step}. Start again with a lower "
+                "optimizer.learning_rate, a longer warm-up, or other data"
             )
         elif result.skipped:
             self.report.warn(f"step {step + 1} is skipped: a gradient overflowed in fp16; the loss scale is lowered")
@@ -188,27 +194,16 @@ class Trainer:
                 self.recorder.evaluation(self.position.step, self.position.tokens, found)
             self.report.evaluation(self.position.step, found)
 
-    def save(self) -> None:
-        """A checkpoint of this step, unless there is one; collective."""
+    def save(self, last: bool) -> None:
+        """A checkpoint of this step, unless there is one; complete on return where it is the last; collective."""
         step, samples, tokens = self.position
-        if step == self.saved_step:
+        if not self.checkpoints.begin(step, last):
             return
         if self.positions:
             self.positions.checkpoint(Point(step, samples))
-        started = time.perf_counter()
-        path = checkpoint.save(
-            self.folder.checkpoints,
-            step,
-            self.engine,
-            {"samples": samples, "tokens": tokens, "data": self.feed.batches.state(samples)},
-            self.mesh,
-            config=to_yaml(self.run),
-            tokenizer=self.feed.batches.tokenizer_folder(),
-            keep_last=self.run.checkpoint.keep_last,
-            keep_every=self.run.checkpoint.keep_every,
-        )
-        self.saved_step = step
-        self.report.say(f"saved {path} in {time.perf_counter() - started:.1f} s")
+        batches = self.feed.batches
+        extra = {"samples": samples, "tokens": tokens, "data": batches.state(samples)}
+        self.checkpoints.save(self.engine, step, (extra, batches.tokenizer_folder()), last)
 
     def close(self) -> None:
         """End what runs beside the loop, and draw the curve; not collective, so it is safe after any error."""

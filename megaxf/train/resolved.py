@@ -82,7 +82,6 @@ def page(resolved: dict[str, Any]) -> Table:
 def _rows(resolved: dict[str, Any]) -> dict[str, str]:
     """Label and text of each line of the page."""
     settings = resolved["settings"]
-    kept = settings["checkpoint"]["keep_last"]
     rates = ", ".join(f"step {step:,} {rate:.3g}" for step, rate in resolved["learning_rates"].items())
     return {
         "run folder": resolved["run_folder"],
@@ -96,7 +95,7 @@ def _rows(resolved: dict[str, Any]) -> dict[str, str]:
         f"({quantity(resolved['convention_flops_per_token'])} as 6N + 12LHQS), {resolved['model_flops']:.3g} in all",
         "schedule": f"{settings['schedule']['kind']}: {rates}",
         "evaluation": _times(settings["evaluate"]["every"], "first and last step"),
-        "checkpoints": f"{_times(settings['checkpoint']['every'], 'last step')}, keeping {kept}",
+        "checkpoints": _checkpoints_line(resolved),
     }
 
 
@@ -108,6 +107,15 @@ def _phase_line(phase: Portion) -> str:
 def _model_line(model: dict[str, Any]) -> str:
     inner = model["non_embedding_parameters"]
     return f"{model['family']}, {model['parameters']:,} parameters, {inner:,} of them not in embeddings"
+
+
+def _checkpoints_line(resolved: dict[str, Any]) -> str:
+    settings = resolved["settings"]["checkpoint"]
+    line = f"{_times(settings['every'], 'last step')}, keeping {settings['keep_last']}"
+    if not settings["every"] or not settings["asynchronous"]:
+        return line
+    copy = 12 * resolved["model"]["parameters"] / resolved["world_size"]
+    return f"{line}, written beside training from a copy of {copy / 1e9:.3g} GB in the memory of each rank's host"
 
 
 def _times(every: int, always: str) -> str:

@@ -30,20 +30,23 @@ SILENT = ("run_folder", "evaluate.", "checkpoint.", "metrics.", "data.")
 HORIZON = ("train.steps", "schedule.", "optimizer.learning_rate")
 
 
-def compare(run: Run, saved: bytes, origin: str, step: int) -> list[str]:
+def compare(run: Run, saved: bytes, origin: str, step: int, other_model: bool = False) -> list[str]:
     """Sentences about what differs from the configuration `saved`, of `origin`, for a run that goes on after `step`.
 
     Sections that are not in the file are not compared: weights that were imported have a model and no past.
-    Raises ConfigError where the model is another one.
+    Raises ConfigError where the model is another one, unless `other_model` is allowed: then it is said, too.
     """
     old = parse_yaml(saved.decode(), origin)
     new = {section: value for section, value in run.model_dump(mode="json").items() if section in old}
     changed = {key: values for key, *values in differences(old, new)}
     model = [f"{key}: {was} -> {now}" for key, (was, now) in changed.items() if key.startswith("model.")]
-    if model:
+    if model and not other_model:
         raise ConfigError(
             origin,
-            [f"the run folder holds another model: {', '.join(model)}; use its model, or another run_folder"],
+            [
+                f"the run folder holds another model: {', '.join(model)}; use its model, another run_folder, or "
+                "--allow-missing to go on with what both have"
+            ],
         )
     spoken = {key: values for key, values in changed.items() if not key.startswith(SILENT)}
     sentences = [f"{key} has changed: {was} -> {now}{_consequence(key)}" for key, (was, now) in spoken.items()]

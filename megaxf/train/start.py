@@ -41,7 +41,7 @@ class Standing(NamedTuple):
     """What has changed since, and what follows."""
 
 
-def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool) -> Standing:
+def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool, allow_missing: bool) -> Standing:
     """Rank 0's view of the run folder, on all ranks; collective. Raises ConfigError where it may not be used."""
 
     def look_at_it() -> Standing | None:
@@ -51,7 +51,7 @@ def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool) -> Standing
         for found in reversed(checkpoint.list_checkpoints(folder.checkpoints)):
             with suppress(checkpoint.DamagedCheckpoint):  # as loading passes over it, and says so
                 if found.fault is None:
-                    return Standing(found.step, _compare(run, found))
+                    return Standing(found.step, _compare(run, found, allow_missing))
         if must_resume:
             raise ConfigError("--resume", [f"run_folder = {folder.path} holds no complete checkpoint to go on from"])
         if folder.config.exists():
@@ -63,8 +63,8 @@ def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool) -> Standing
     return standing
 
 
-def _compare(run: Run, found: Listed) -> list[str]:
-    return compare(run, read_file(found.path, CONFIG), str(found.path / CONFIG), found.step)
+def _compare(run: Run, found: Listed, other_model: bool) -> list[str]:
+    return compare(run, read_file(found.path, CONFIG), str(found.path / CONFIG), found.step, other_model)
 
 
 def same_on_all_ranks(run: Run, batches: AnyBatches, mesh: Mesh) -> None:
@@ -79,9 +79,13 @@ def same_on_all_ranks(run: Run, batches: AnyBatches, mesh: Mesh) -> None:
             )
 
 
-def load(folder: RunFolder, engine: Engine, mesh: Mesh, batches: AnyBatches, report: Report) -> Position:
+def load(
+    folder: RunFolder, engine: Engine, mesh: Mesh, batches: AnyBatches, report: Report, allow_missing: bool
+) -> Position:
     """The newest sound checkpoint into the engine; collective."""
-    extra: dict[str, Any] | None = checkpoint.load_latest(folder.checkpoints, engine, mesh, report.warn)
+    extra: dict[str, Any] | None = checkpoint.load_latest(
+        folder.checkpoints, engine, mesh, report.warn, allow_missing=allow_missing
+    )
     if extra is None:
         return Position()
     if extra["data"] is not None:  # None: imported weights, trained on data of elsewhere

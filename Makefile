@@ -7,12 +7,13 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all lint format check-tools clean
+.PHONY: help install demo test test-all test-cluster lint format check-tools clean
 
 help:
 	@echo "make demo      the whole path on real text: prepare, pretrain, convert, generate (about 10 minutes on two cores)"
 	@echo "make test      the tests"
 	@echo "make test-all  the tests, with the long ones: layouts on more ranks, launchers"
+	@echo "make test-cluster  runs on a real Slurm of two nodes, under mpirun, and on hosts in network namespaces"
 	@echo "make lint      ruff, mypy and the tests of the house rules"
 	@echo "make format    let ruff lay out the code"
 	@echo "make install   only create $(VENV) with the known-good versions of requirements.txt"
@@ -47,10 +48,14 @@ test: $(INSTALLED)
 test-all: $(INSTALLED)
 	$(BIN)/python -m pytest -m ""
 
+test-cluster: $(INSTALLED)
+	$(BIN)/python -m pytest -m cluster tests/cluster
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/shellcheck -x slurm/*
 	$(BIN)/python -m pytest -q tests/house
 
 format: $(INSTALLED)

@@ -55,6 +55,12 @@ def meet(launch: Launch, word: str, seconds: float) -> str:
     return str(answer["word"])
 
 
+def free_port() -> int:
+    """A port that nothing listens on at this moment."""
+    with socket.create_server(("", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
 def _receive_all(launch: Launch, word: str, deadline: float) -> dict[str, str]:
     """Rank 0: collect the others, then answer all of them."""
     came = {0: launch.host}

@@ -10,6 +10,7 @@ The others leave later, since a launcher ends all ranks at the first that fails,
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ PATIENCE_SECONDS = 15
 
 def main(argv: Sequence[str] | None = None, verb: str = "pretrain") -> int:
     """Run a verb as one rank; returns the exit code."""
+    # A batch system may send it before the trainer listens, and again afterwards: see slurm/job.sh.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
         rank = detect().rank
     except ConfigError as error:

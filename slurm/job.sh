@@ -1,0 +1,50 @@
+# What the batch scripts share: start the ranks, pass the signal ahead of the time limit on to them, queue again.
+# shellcheck shell=bash
+
+STOPPED=75 # The exit code of a run that was asked to stop, and saved: see docs/cluster.md.
+
+# run_ranks OPTION... PROGRAM [ARGUMENT...]: srun with these options; its exit code is in $code afterwards.
+#
+# Slurm sends USR1 to this shell ahead of the time limit (#SBATCH --signal), and TERM where the job is cancelled.
+# srun passes USR1 on to all processes of all nodes. It is sent again, for ranks that were not listening yet.
+# Each task ignores it until it listens, as the signal would kill it: hence the shell around the program.
+run_ranks() {
+  stopping=no cancelled=no code=0
+  trap 'stopping=yes' USR1
+  trap 'cancelled=yes' TERM
+  # The quoted words are for the shell of the task.
+  # shellcheck disable=SC2016
+  srun --kill-on-bad-exit=0 --wait=120 --cpu-bind=none bash -c 'trap "" USR1; exec "$@"' ranks "$@" &
+  local ranks=$!
+  while kill -0 "$ranks" 2>/dev/null; do
+    # Wakes up when srun ends, when a signal comes, and now and then once the end has been asked for.
+    if [ "$stopping" = yes ]; then
+      kill -USR1 "$ranks" 2>/dev/null || true
+      for _ in $(seq 15); do kill -0 "$ranks" 2>/dev/null && sleep 1; done
+    else
+      wait "$ranks" || true
+    fi
+  done
+  wait "$ranks" && code=0 || code=$?
+  trap - USR1 TERM
+}
+
+# queue_again: put this job, or this task of an array, back into the queue where the run stopped before its end.
+#
+# again=requeue  the same job runs again (the site allows --requeue)
+# again=chain    a job that waits for this one with --dependency=afternotok goes on
+queue_again() {
+  local job=$SLURM_JOB_ID
+  # SLURM_JOB_ID of the last task of an array is that of the array as a whole.
+  [ -z "${SLURM_ARRAY_JOB_ID:-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+  if [ "$cancelled" = yes ]; then
+    echo "job $job was cancelled (exit code $code); the same command continues"
+  elif [ "$code" = "$STOPPED" ] && [ "${again:?}" = requeue ]; then
+    echo "job $job stopped and saved; it goes back into the queue"
+    scontrol requeue "$job"
+    sleep 60 # Slurm ends this shell.
+  else
+    echo "job $job ends with exit code $code"
+  fi
+  exit "$code"
+}

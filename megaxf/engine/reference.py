@@ -19,7 +19,7 @@ from megaxf.engine.objective import Objective, Sums, evaluation_mode, several_so
 from megaxf.engine.optimizer import CountsUpdates, build_adamw, fresh_state, set_learning_rate
 from megaxf.engine.protocol import MOMENTS, StepResult
 from megaxf.engine.state import pieces_of
-from megaxf.engine.update import CompiledUpdate, Update, plain_update, refresh
+from megaxf.engine.update import CompiledUpdate, FusedUpdate, refresh
 from megaxf.parallel.apply import Placed, is_counted, materialise
 from megaxf.parallel.boxes import Piece
 
@@ -30,14 +30,15 @@ class ReferenceEngine(CountsUpdates):
     def __init__(self, run: Run[Any], placed: Placed, device: torch.device) -> None:
         materialise(placed, run.seed, device)
         self._placed, self._axis, self._device = placed, placed.mesh.replicas, device
-        self._clip, self._sources = run.train.gradient_clip, several_sources(run)
+        self._sources = several_sources(run)
         self._objective = Objective(placed, run.train.z_loss)
         self._weights = placed.weights
-        self._norm = Norm(is_counted(placed, self._weights), placed.mesh.parts)
         self._masters = _masters(self._weights, run.train.precision)
         self._gradients = Gradients(self._weights)
         self._optimizer = build_adamw(self._masters, run.optimizer)
-        self._update: Update = CompiledUpdate() if run.train.compile else plain_update
+        norm = Norm(is_counted(placed, self._weights), placed.mesh.parts)
+        update = CompiledUpdate if run.train.compile else FusedUpdate
+        self._update = update(self._optimizer, self._masters, self._weights, norm, run.train.gradient_clip)
 
     def train_step(
         self, micro_batches: Sequence[TorchBatch], learning_rate: float, loss_limit: float | None = None
@@ -51,7 +52,7 @@ class ReferenceEngine(CountsUpdates):
             (sums.add(batch, loss, nll) * sums.scale).backward()
         self._gradients.sum_over(self._axis)
         set_learning_rate(self._optimizer, learning_rate)
-        norm = self._update(self._optimizer, self._masters, self._weights, self._gradients.sums, self._norm, self._clip)
+        norm = self._update(self._gradients.sums)
         self._optimizer_step += math.isfinite(norm)
         return sums.result(norm)
 

@@ -6,8 +6,9 @@ Both keep their state in a torch.optim.AdamW, so that it is read, written and co
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -19,48 +20,43 @@ Tensors = Mapping[str, torch.Tensor]
 Parameters = Mapping[str, torch.nn.Parameter]
 
 
-class Update(Protocol):
-    """See plain_update and CompiledUpdate."""
+class Update(ABC):
+    """A step on fp32 masters, brought over to the weights that the model computes with."""
 
-    def __call__(
-        self,
-        optimizer: torch.optim.AdamW,
-        masters: Parameters,
-        weights: Parameters,
-        gradients: Tensors,
-        norm: Norm,
-        clip: float,
-    ) -> float:
-        """One step on the masters, brought over to the weights.
+    def __init__(
+        self, optimizer: torch.optim.AdamW, masters: Parameters, weights: Parameters, norm: Norm, clip: float
+    ) -> None:
+        """clip: the largest norm of the gradient, 0 for none."""
+        self._optimizer, self._masters, self._weights = optimizer, masters, weights
+        self._norm, self._clip = norm, clip
 
-        gradients: by parameter name, in fp32 or the weights' precision. clip: the largest norm, 0 for none.
+    @abstractmethod
+    def __call__(self, gradients: Tensors) -> float:
+        """One step. gradients: by parameter name, in fp32 or the weights' precision.
+
         Returns the norm before clipping, infinite where a gradient is not finite: then nothing is changed.
         """
 
 
-def plain_update(
-    optimizer: torch.optim.AdamW,
-    masters: Parameters,
-    weights: Parameters,
-    gradients: Tensors,
-    norm: Norm,
-    clip: float,
-) -> float:
-    """The step in torch's fused kernel; see Update."""
-    wide = {name: gradients[name].float() for name in masters}
-    length = norm.of(
-        {name: torch.linalg.vector_norm(gradient, dtype=torch.float64).square() for name, gradient in wide.items()}
-    )
-    if math.isfinite(length):
-        factor = clip_factor(length, clip)
-        for name, master in masters.items():
-            master.grad = wide[name].mul_(factor) if factor < 1 else wide[name]
-        optimizer.step()
-        for name, weight in weights.items():
-            refresh(weight, masters[name])
-    for master in masters.values():
-        master.grad = None
-    return length
+class FusedUpdate(Update):
+    """The step in torch's fused kernel."""
+
+    def __call__(self, gradients: Tensors) -> float:
+        """See Update."""
+        wide = {name: gradients[name].float() for name in self._masters}
+        length = self._norm.of(
+            {name: torch.linalg.vector_norm(gradient, dtype=torch.float64).square() for name, gradient in wide.items()}
+        )
+        if math.isfinite(length):
+            factor = clip_factor(length, self._clip)
+            for name, master in self._masters.items():
+                master.grad = wide[name].mul_(factor) if factor < 1 else wide[name]
+            self._optimizer.step()
+            for name, weight in self._weights.items():
+                refresh(weight, self._masters[name])
+        for master in self._masters.values():
+            master.grad = None
+        return length
 
 
 def refresh(weight: torch.nn.Parameter, master: torch.nn.Parameter) -> None:
@@ -70,40 +66,36 @@ def refresh(weight: torch.nn.Parameter, master: torch.nn.Parameter) -> None:
             weight.copy_(master)
 
 
-class CompiledUpdate:
-    """The step as one compiled loop over each parameter; see Update.
+class CompiledUpdate(Update):
+    """The step as one compiled loop over each parameter.
 
     It reads the gradient in the precision that it has and writes the low-precision weight in the same pass: an
     optimizer is limited by memory, and each pass that is left out is time.
     """
 
-    def __init__(self) -> None:
-        self._square_sum: Callable[..., torch.Tensor] = torch.compile(_square_sum, dynamic=True)
-        self._adamw: Callable[..., None] = torch.compile(_adamw, dynamic=True)
+    _square_sum: Callable[..., torch.Tensor]
+    _adamw: Callable[..., None]
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self._square_sum = torch.compile(_square_sum, dynamic=True)
+        self._adamw = torch.compile(_adamw, dynamic=True)
 
     @torch.no_grad()
-    def __call__(
-        self,
-        optimizer: torch.optim.AdamW,
-        masters: Parameters,
-        weights: Parameters,
-        gradients: Tensors,
-        norm: Norm,
-        clip: float,
-    ) -> float:
+    def __call__(self, gradients: Tensors) -> float:
         """See Update."""
         flat = {name: gradient.reshape(-1) for name, gradient in gradients.items()}
-        length = norm.of({name: self._square_sum(gradient) for name, gradient in flat.items()})
+        length = self._norm.of({name: self._square_sum(gradient) for name, gradient in flat.items()})
         if not math.isfinite(length):
             return length
-        names = {id(master): name for name, master in masters.items()}
-        for group in optimizer.param_groups:
+        names = {id(master): name for name, master in self._masters.items()}
+        for group in self._optimizer.param_groups:
             for master in group["params"]:
                 name = names[id(master)]
-                state = optimizer.state[master] = optimizer.state[master] or fresh_state(master)
+                state = self._optimizer.state[master] = self._optimizer.state[master] or fresh_state(master)
                 state["step"] += 1
-                numbers = _numbers(group, int(state["step"]), clip_factor(length, clip), master.device)
-                weight = None if weights[name] is master else weights[name].view(-1)
+                numbers = _numbers(group, int(state["step"]), clip_factor(length, self._clip), master.device)
+                weight = None if self._weights[name] is master else self._weights[name].view(-1)
                 moments = [state[key].view(-1) for key in MOMENTS]
                 self._adamw(master.view(-1), *moments, flat[name], weight, numbers)
         return length

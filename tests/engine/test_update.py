@@ -6,7 +6,7 @@ import torch
 from megaxf.config import Optimizer
 from megaxf.engine.gradient import Gradients, Norm, clip_factor
 from megaxf.engine.optimizer import build_adamw
-from megaxf.engine.update import CompiledUpdate, plain_update
+from megaxf.engine.update import CompiledUpdate, FusedUpdate
 from megaxf.parallel.mesh import Axis
 
 SHAPES = {"a.weight": (33, 7), "b.weight": (5, 64), "norm.weight": (33,), "c.bias": (7,)}
@@ -29,20 +29,21 @@ def train(update, dtype, clip, poison=()):
     """Norms of five steps and what they leave behind."""
     masters, weights = parameters(dtype)
     optimizer = build_adamw(masters, Optimizer(learning_rate=0.01, weight_decay=0.1))
+    step_on = update(optimizer, masters, weights, Norm(SHAPES, ALONE), clip)
     generator, norms = torch.Generator().manual_seed(1), []
     for step in range(5):
         gradients = {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in SHAPES.items()}
         if step in poison:
             gradients["b.weight"][2, 3] = float("nan")
-        norms.append(update(optimizer, masters, weights, gradients, Norm(SHAPES, ALONE), clip))
+        norms.append(step_on(gradients))
     return norms, masters, weights, optimizer
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("clip", [0.0, 0.5])
 def test_compiled_and_plain_steps_are_equal(dtype, clip):
-    norms, masters, _, optimizer = train(plain_update, dtype, clip)
-    compiled_norms, compiled, compiled_weights, compiled_optimizer = train(CompiledUpdate(), dtype, clip)
+    norms, masters, _, optimizer = train(FusedUpdate, dtype, clip)
+    compiled_norms, compiled, compiled_weights, compiled_optimizer = train(CompiledUpdate, dtype, clip)
     torch.testing.assert_close(compiled_norms, norms, rtol=1e-6, atol=0)
     for name in SHAPES:
         torch.testing.assert_close(compiled[name], masters[name], rtol=1e-6, atol=1e-7)
@@ -54,7 +55,7 @@ def test_compiled_and_plain_steps_are_equal(dtype, clip):
     assert not torch.equal(masters["a.weight"], parameters(dtype)[0]["a.weight"])
 
 
-@pytest.mark.parametrize("update", [plain_update, CompiledUpdate()], ids=["plain", "compiled"])
+@pytest.mark.parametrize("update", [FusedUpdate, CompiledUpdate])
 def test_a_gradient_that_is_not_finite_changes_nothing(update):
     norms, masters, *_ = train(update, torch.float32, 1.0, poison=(0, 1, 2, 3, 4))
     assert norms == [float("inf")] * 5
@@ -79,17 +80,11 @@ def test_clip_factor(norm, largest, expected):
     assert clip_factor(norm, largest) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("update", [plain_update, CompiledUpdate()], ids=["plain", "compiled"])
+@pytest.mark.parametrize("update", [FusedUpdate, CompiledUpdate])
 def test_the_norm_of_a_large_gradient_is_exact(update):
     """A running fp32 sum over four million squares is off by 1e-4."""
     gradient = torch.randn(2**22, generator=torch.Generator().manual_seed(2)).view(2048, 2048)
     masters = {"a.weight": torch.nn.Parameter(torch.zeros(2048, 2048))}
-    norm = update(
-        build_adamw(masters, Optimizer(learning_rate=0.01)),
-        masters,
-        masters,
-        {"a.weight": gradient},
-        Norm(masters, ALONE),
-        0.0,
-    )
+    optimizer = build_adamw(masters, Optimizer(learning_rate=0.01))
+    norm = update(optimizer, masters, masters, Norm(masters, ALONE), 0.0)({"a.weight": gradient})
     assert norm == pytest.approx(float(gradient.double().norm()), rel=1e-6)

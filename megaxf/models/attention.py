@@ -21,7 +21,6 @@ from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.bias import causal_lower_right
 
 from megaxf.models import attention_cpu
 
@@ -171,6 +170,8 @@ def _last_queries(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: floa
     """Causal, fewer queries than keys: PyTorch has it for GPUs only, as a mask that is never written out."""
     if q.device.type == "cpu":
         return attention_cpu.last_queries(q, k, v, scale)
+    from torch.nn.attention.bias import causal_lower_right  # takes 1.7 s, which only fused kernels are worth
+
     bias = causal_lower_right(q.shape[2], k.shape[2])
     grouped = k.shape[1] != q.shape[1]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale, enable_gqa=grouped)

@@ -34,12 +34,14 @@ def apply_context(model: Any, axis: Axis) -> None:
     """Let a family's Model work on this rank's columns (`own_columns`) of rows that the axis shares."""
     if axis.size == 1:
         return
+    # Here, and not at the function: it brings the compiler, which costs a second and is wanted by few.
+    attend = torch.compiler.disable(attend_over)
     model.places = partial(own_places, axis=axis)
     model.make_mask = partial(own_views, axis=axis)
     for layer in model.layers:
         # What is recomputed as a whole lives as short as the gathered keys: gathering them once more saves nothing.
         (own,) = (module for module in layer.modules() if isinstance(module, SelfAttention))
-        own.attend = partial(attend_over, axis=axis, attention=own.attend, keep=layer.recompute == "full")
+        own.attend = partial(attend, axis=axis, attention=own.attend, keep=layer.recompute == "full")
 
 
 def own_columns(batch: Any, axis: Axis) -> Any:
@@ -99,7 +101,6 @@ def own_views(
     return tuple(views)
 
 
-@torch.compiler.disable
 def attend_over(
     q: torch.Tensor,
     k: torch.Tensor,

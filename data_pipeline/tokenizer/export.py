@@ -54,7 +54,9 @@ def export_tokenizer(source: str | Path, folder: str | Path, *, max_length: int)
     config["eos_token"] = tokenizer.eod_token
     config.setdefault("pad_token", tokenizer.eod_token)
     config.setdefault("model_max_length", max_length)
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(config, indent=1, ensure_ascii=False, sort_keys=True), encoding="utf-8"
+    )
     return _special_ids(folder, config)
 
 

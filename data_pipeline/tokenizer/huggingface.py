@@ -73,7 +73,7 @@ class HuggingFaceTokenizer:
         return found
 
     def save(self, folder: str | Path) -> None:
-        """Writes tokenizer.json as it was read, the settings file, and a tokenizer_config.json for transformers."""
+        """Writes tokenizer.json as it was read, our settings, and what transformers has beside it."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "tokenizer.json").write_text(self.json, encoding="utf-8")
@@ -83,6 +83,9 @@ class HuggingFaceTokenizer:
         else:
             text = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": self.eod_token}, indent=1)
         (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+        template = self._path.with_name("chat_template.jinja")
+        if template.is_file():
+            (folder / template.name).write_bytes(template.read_bytes())
         write_settings(folder, self.eod_token)
 
     def _find_eod(self, eod_token: str | None) -> tuple[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from tempfile import mkdtemp
@@ -21,6 +21,7 @@ from megaxf.checkpoint.manifest import check_contents, check_sizes, read_file
 from megaxf.checkpoint.ranks import together
 from megaxf.checkpoint.tensors import CONTENTS, MASTER, TensorFiles
 from megaxf.models.weights import Weights as LazyWeights
+from megaxf.models.weights import rows_of_piece
 from megaxf.parallel.mesh import Mesh
 
 STATE, CONFIG, TOKENIZER, TENSORS = "state.json", "config.yaml", "tokenizer", "tensors"
@@ -80,29 +81,40 @@ def masters(tensors: TensorFiles) -> dict[str, torch.Size]:
 
 
 class Weights(LazyWeights):
-    """Parameter name -> fp32 tensor, in the model's order; each is read when asked for and not kept."""
+    """Parameter name -> fp32 tensor, in the model's order; each is read when asked for and not kept.
 
-    def __init__(self, tensors: TensorFiles, names: Iterable[str]):
-        self._tensors = tensors
-        shapes = masters(tensors)
-        self.shapes = {name: shapes[name] for name in names}
-        """Known without reading a tensor."""
+    A file is compared with its checksum before the first tensor is read from it, those of the moments never. Raises
+    DamagedCheckpoint then, where it is not what was written.
+    """
+
+    def __init__(self, path: Place) -> None:
+        self._path, self._entries = path, check_sizes(path)
+        self._tensors = TensorFiles(path / TENSORS, read_file(path, f"{TENSORS}/{CONTENTS}"))
+        shapes = masters(self._tensors)
+        self.shapes = {name: shapes[name] for name in read_state_file(path)["shapes"]}
+        self._sound: set[str] = set()
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """One tensor; raises KeyError for an unknown name."""
-        if name not in self.shapes:
-            raise KeyError(name)
+        self._check(name)
         return self._tensors.read(name + MASTER)
+
+    def pieces(self, name: str) -> Iterator[torch.Tensor]:
+        """One tensor, of which a piece is in memory at a time."""
+        self._check(name)
+        rows, *inner = self.shapes[name]
+        step = rows_of_piece(self.shapes[name])
+        for first in range(0, rows, step):
+            piece = torch.empty(min(step, rows - first), *inner)
+            self._tensors.fill(name + MASTER, [first, *[0] * len(inner)], piece)
+            yield piece
+
+    def _check(self, name: str) -> None:
+        found = self._tensors.files_of(name + MASTER, [0] * len(self.shapes[name]), self.shapes[name])
+        check_contents(self._path, [f"{TENSORS}/{file}" for file in sorted(found - self._sound)], self._entries)
+        self._sound |= found
 
 
 def read_weights(path: str | PathLike[str] | Place) -> Weights:
-    """The weights of a checkpoint for one process; what they lie in is compared with its checksum, the moments are not.
-
-    Raises DamagedCheckpoint where a file is not what was written.
-    """
-    path = files.place(path)
-    entries, tensors = check_sizes(path), TensorFiles(path / TENSORS, read_file(path, f"{TENSORS}/{CONTENTS}"))
-    keys = {name + MASTER: shape for name, shape in masters(tensors).items()}
-    names = {name for key, shape in keys.items() for name in tensors.files_of(key, [0] * len(shape), shape)}
-    check_contents(path, [f"{TENSORS}/{name}" for name in sorted(names)], entries)
-    return Weights(tensors, read_state_file(path)["shapes"])
+    """The weights of a checkpoint for one process. Raises DamagedCheckpoint where a file is not of its size."""
+    return Weights(files.place(path))

@@ -111,12 +111,12 @@ def test_faults_are_told_and_exit_2(tmp_path, run_folder, capsys, command, messa
 
 def test_a_damaged_checkpoint_is_not_exported(tmp_path, run_folder, capsys):
     checkpoint = find_latest(run_folder / "checkpoints")
-    tensors = checkpoint / "tensors/__0_3.distcp"
+    tensors = checkpoint / "tensors/__0_0.distcp"
     content = bytearray(tensors.read_bytes())
     content[-300] ^= 1
     tensors.write_bytes(content)
     code, _, err = megaxf(capsys, "convert", run_folder, tmp_path / "hf")
-    assert code == 2 and "__0_3.distcp is not what was written" in err and not (tmp_path / "hf").exists()
+    assert code == 2 and "__0_0.distcp is not what was written" in err and not (tmp_path / "hf").exists()
 
 
 def test_a_run_that_has_trained_is_never_replaced(run_folder, capsys):

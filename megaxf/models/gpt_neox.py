@@ -66,6 +66,7 @@ class Config(GPTConfig):
             output_bias=self.attention_bias,
             mlp_bias=True,
             fused_heads=True,
+            parallel_residual=self.use_parallel_residual,
             rotary=self.rotary_pct,
         )
 
@@ -92,7 +93,8 @@ class Attention(SelfAttention):
     def forward(self, x: torch.Tensor, shared: Shared) -> torch.Tensor:
         """[batch, seq, hidden] -> [batch, seq, hidden]"""
         q, k, v = self.query_key_value(x).unflatten(-1, (-1, 3 * self.head_dim)).chunk(3, dim=-1)
-        return self.dense(self.mix(self._turned(q, shared), self._turned(k, shared), v, shared))
+        # v as a tensor of its own, so that what it is a view of is not kept for the backward pass.
+        return self.dense(self.mix(self._turned(q, shared), self._turned(k, shared), v.contiguous(), shared))
 
     def _turned(self, x: torch.Tensor, shared: Shared) -> torch.Tensor:
         turned, rest = x.split((self.rotary_dim, self.head_dim - self.rotary_dim), dim=-1)

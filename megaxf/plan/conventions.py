@@ -41,9 +41,9 @@ def full_per_token(shape: Shape, sequence_length: int) -> int:
 
 
 def torchtitan_per_token(shape: Shape, sequence_length: int) -> int:
-    """6 (N - embedding) + 12 L H Q S; a tied table stays (torchtitan's get_nparams_and_flops)."""
-    table = 0 if shape.tie_word_embeddings else shape.vocab_size * shape.hidden_size
-    return int(palm(count(shape).total - table, _width(shape), sequence_length))
+    """6 (N - embeddings) + 12 L H Q S; a tied table stays (torchtitan's get_nparams_and_flops)."""
+    rows = shape.structure.learned_positions + (0 if shape.tie_word_embeddings else shape.vocab_size)
+    return int(palm(count(shape).total - rows * shape.hidden_size, _width(shape), sequence_length))
 
 
 def megatron_per_token(shape: Shape, sequence_length: int) -> int:

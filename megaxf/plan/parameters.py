@@ -18,6 +18,8 @@ class Structure(NamedTuple):
     """Whether the MLP's matrices have biases."""
     fused_heads: bool = False
     """Whether q, k and v are one matrix."""
+    parallel_residual: bool = False
+    """Whether attention and MLP take the same input."""
     rotary: float = 1.0
     """Share of a head's dimensions that are rotary."""
     learned_positions: int = 0

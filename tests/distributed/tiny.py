@@ -33,11 +33,12 @@ ROWS = 8
 
 
 def tiny_run(model: dict[str, Any] | None = None, **sections: dict[str, Any]) -> Run[Any]:
-    """A validated run; `sections` override the defaults key by key."""
+    """A validated run; `sections` override the defaults key by key, and so does a model that names no family."""
+    model = model or {}
     settings: dict[str, Any] = {
         "run_folder": "unused",
         "seed": 7,
-        "model": MODEL | (model or {}),
+        "model": model if "family" in model else MODEL | model,
         "data": {"sources": {"text": {"folder": "unused"}}, "sequence_length": SEQUENCE},
         "train": {"steps": 20, "global_batch_size": ROWS, "micro_batch_size": 2, "precision": "fp32"},
         "optimizer": {"learning_rate": 1e-3},

@@ -25,8 +25,9 @@ ROWS, SEQUENCE, VOCABULARY = 8, 128, 64
 
 def peaks(train, model=None, parallel=None, engine=None):
     """(bytes of the tensors that live at the worst moment of a step, the ledger)."""
+    model = model or {}
     run = tiny_run(
-        MODEL | (model or {}),
+        model if "family" in model else MODEL | model,
         train={"precision": "bf16", "global_batch_size": ROWS} | train,
         data={"sequence_length": SEQUENCE},
         parallel=parallel or {},
@@ -62,6 +63,16 @@ def peaks(train, model=None, parallel=None, engine=None):
 def test_the_peak_of_a_step_is_that_of_the_ledger(recompute, every, size, model):
     settings = {"recompute": recompute, "recompute_every": every, "micro_batch_size": size}
     peak, ledger = peaks(settings, model)
+    assert ledger.peak == pytest.approx(peak, rel=0.05)
+
+
+GPT = {key: MODEL[key] for key in MODEL.keys() - {"num_key_value_heads", "head_dim"}}
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
+def test_the_peak_of_other_families(family, recompute):
+    peak, ledger = peaks({"recompute": recompute, "micro_batch_size": 4}, GPT | {"family": family, "vocab_size": 3000})
     assert ledger.peak == pytest.approx(peak, rel=0.05)
 
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from megaxf.models import gpt2, gpt_neox
 from megaxf.models.initialize import initialize
-from megaxf.models.llama import Model
+from megaxf.models.registry import family
 from megaxf.plan import flops
 from megaxf.plan.conventions import convention_per_token
 from megaxf.plan.parameters import count
@@ -67,26 +68,35 @@ def test_parts_are_the_whole():
     assert parts["attention, scores"] == attention_part(LLAMA3_8B, 8192)
 
 
-GQA = shape(50, 96, 3, 200, 6, 2, head_dim=24)
+GPT = {"vocab_size": 50, "hidden_size": 96, "intermediate_size": 200, "num_hidden_layers": 3}
+GPT |= {"num_attention_heads": 6, "max_position_embeddings": 64}
+SHAPES = {
+    "llama": shape(50, 96, 3, 200, 6, 2, head_dim=24),
+    "gpt2": gpt2.Config(**GPT),
+    "neox": gpt_neox.Config(**GPT, rotary_pct=0.5),
+    "neox, one after the other": gpt_neox.Config(**GPT, rotary_pct=0.5, use_parallel_residual=False),
+}
 
 
-def measured(recompute, every, dropout=0.0):
+def measured(config, recompute, every, dropout=0.0):
     """(products of matrices, scores and values) of a training pass, by PyTorch's counter; scores are a full square."""
-    model = Model(GQA, attention_backend="reference", recompute=recompute, recompute_every=every, dropout=dropout)
+    options = {"attention_backend": "reference", "recompute": recompute, "recompute_every": every, "dropout": dropout}
+    model = family(config.family).Model(config, **options)
     initialize(model, 1)
     tokens = torch.arange(2 * 40).view(2, 40) % 50
     with FlopCounterMode(display=False) as counter:
         (model(tokens, samples=torch.arange(2)) @ model.head_weight().T).sum().backward()
     counts = {str(operator): count for operator, count in counter.get_flop_counts()["Global"].items()}
-    return counts["aten.mm"], counts["aten.bmm"]
+    return counts["aten.mm"] + counts.get("aten.addmm", 0), counts["aten.bmm"]
 
 
+@pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize(("recompute", "every"), [("none", 1), ("selective", 1), ("full", 1), ("full", 2), ("full", 5)])
-def test_hardware_flops_are_those_that_pytorch_counts(recompute, every, dropout):
-    matrices, scores = measured(recompute, every, dropout)
+def test_hardware_flops_are_those_that_pytorch_counts(name, recompute, every, dropout):
+    matrices, scores = measured(SHAPES[name], recompute, every, dropout)
     square, seen = 40 * 40, flops.visible_pairs(40)
-    counted = flops.hardware_per_sequence(GQA, 40, recompute, every, dropout=dropout > 0, fused=False)
+    counted = flops.hardware_per_sequence(SHAPES[name], 40, recompute, every, dropout=dropout > 0, fused=False)
     assert scores % square == 0
     assert matrices + scores // square * seen == 2 * counted
 

@@ -62,16 +62,7 @@ def layer_terms(job: Job, recompute: str) -> dict[str, int]:
     if recompute == "full":
         return {"layer input": e * stream}
     terms = _attention_terms(job)
-    width = job.tokens * shape.intermediate_size // job.tensor_parallel_size
-    if recompute == "selective":
-        terms["norm inputs"] = 2 * e * stream
-        terms["gate and up"] = 2 * e * width
-    elif job.compile:
-        terms["norm inputs, 1 / rms"] = 2 * (e * stream + STATISTIC * job.shared_tokens)
-        terms["gate, up and product"] = 3 * e * width
-    else:
-        terms["norm inputs in fp32, quotients"] = 2 * norm_bytes(job)
-        terms["gate, silu, up and product"] = 4 * e * width
+    terms |= _gelu_terms(job, recompute) if shape.structure.layer_norm else _swiglu_terms(job, recompute)
     if recompute == "none" or not job.compile:
         terms["norm outputs"] = 2 * e * stream
     if job.dropout:
@@ -79,8 +70,38 @@ def layer_terms(job: Job, recompute: str) -> dict[str, int]:
     return terms
 
 
+def _swiglu_terms(job: Job, recompute: str) -> dict[str, int]:
+    """Of the norms and the MLP of Llama's layers."""
+    e, stream = job.element, job.shared_tokens * job.shape.hidden_size
+    width = job.tokens * job.shape.intermediate_size // job.tensor_parallel_size
+    if recompute == "selective":
+        return {"norm inputs": 2 * e * stream, "gate and up": 2 * e * width}
+    if job.compile:
+        statistics = STATISTIC * job.shared_tokens
+        return {"norm inputs, 1 / rms": 2 * (e * stream + statistics), "gate, up and product": 3 * e * width}
+    return {"norm inputs in fp32, quotients": 2 * norm_bytes(job), "gate, silu, up and product": 4 * e * width}
+
+
+def _gelu_terms(job: Job, recompute: str) -> dict[str, int]:
+    """Of the norms and the MLP of GPT's layers; parallel branches have one input."""
+    e, inputs = job.element, 1 if job.shape.structure.parallel_residual else 2
+    width = job.tokens * job.shape.intermediate_size // job.tensor_parallel_size
+    terms = {"norm inputs": inputs * e * job.shared_tokens * job.shape.hidden_size, "up": e * width}
+    if recompute == "none":
+        terms |= {"norm means and deviations": 2 * _layer_norm_statistics(job), "output of the GELU": e * width}
+    return terms
+
+
+def _layer_norm_statistics(job: Job) -> int:
+    """Mean and deviation of each token; on a CPU in the dtype of the activations."""
+    return 2 * (job.element if job.device == "cpu" else STATISTIC) * job.shared_tokens
+
+
 def norm_bytes(job: Job) -> int:
-    """Of one norm over the residual stream, beside its output: input in fp32, quotient, 1 / rms."""
+    """Of one norm over the residual stream, beside its output: input in fp32, quotient, 1 / rms; of a LayerNorm, which
+    is one kernel, input, mean and deviation."""
+    if job.shape.structure.layer_norm:
+        return job.element * job.shared_tokens * job.shape.hidden_size + _layer_norm_statistics(job)
     return job.shared_tokens * ((4 + job.element) * job.shape.hidden_size + STATISTIC)
 
 
@@ -148,7 +169,8 @@ def _shared_bytes(job: Job) -> int:
     """Cosine and sine of each place, and the mask that all layers are given."""
     rows = job.micro_batch_size if job.isolate_documents else 1
     places = rows * job.sequence_length // job.context_parallel_size
-    return job.element * places * job.shape.head_dim + (_mask_elements(job) if job.masked else 0)
+    rotary = int(job.shape.head_dim * job.shape.structure.rotary)
+    return job.element * places * rotary + (_mask_elements(job) if job.masked else 0)
 
 
 def _stage_ends(job: Job) -> int:

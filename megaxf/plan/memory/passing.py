@@ -58,7 +58,10 @@ def workspace_rows(job: Job) -> Iterator[Row]:
     """
     stream = job.shared_tokens * job.shape.hidden_size, "of tokens x hidden"
     if job.has_head:
-        yield row("workspace", "gradients within the final norm", 5, 4, stream, when=(HEAD,))
+        if job.shape.structure.layer_norm:
+            yield row("workspace", "gradients of the final norm", 2, job.element, stream, when=(HEAD,))
+        else:
+            yield row("workspace", "gradients within the final norm", 5, 4, stream, when=(HEAD,))
     yield row("workspace", "what a layer makes again", _again_bytes(job), when=(LAYER,))
     width = job.tokens * job.shape.intermediate_size // job.tensor_parallel_size, "of tokens x width"
     yield row("workspace", "gradients within the MLP", 2, job.element, width, when=(LAYER,))
@@ -69,9 +72,10 @@ def workspace_rows(job: Job) -> Iterator[Row]:
 
 def _gathered_bytes(job: Job) -> int:
     """Keys and values of all context ranks with their gradients, in the attention's backward pass: what of them is
-    beyond the MLP's tensors, which were given back before."""
+    beyond the MLP's tensors, which were given back before: two for each of its inner activations, two gradients."""
     keys = key_value_heads(job.shape, job.tensor_parallel_size) * job.shape.head_dim * job.context_parallel_size
-    return max(0, job.element * job.tokens * (4 * keys - 6 * job.shape.intermediate_size // job.tensor_parallel_size))
+    widths = 2 * job.shape.structure.mlp_matrices * job.shape.intermediate_size // job.tensor_parallel_size
+    return max(0, job.element * job.tokens * (4 * keys - widths))
 
 
 def _again_bytes(job: Job) -> int:
@@ -83,8 +87,9 @@ def _again_bytes(job: Job) -> int:
             mode = job.recompute_of(layer)
             again = sum(layer_terms(job, "none").values()) if mode == "full" else 0
             if mode == "selective":
-                # The norms are made again one by one, and less of them than of the MLP.
-                again = 2 * job.element * job.tokens * job.shape.intermediate_size // job.tensor_parallel_size
+                # The norms are made again one by one, and less of them than of the MLP: silu and product, or GELU.
+                made = job.shape.structure.mlp_matrices - 1
+                again = made * job.element * job.tokens * job.shape.intermediate_size // job.tensor_parallel_size
             most = max(most, again - given_back)
             given_back += sum(layer_terms(job, mode).values())
     return most

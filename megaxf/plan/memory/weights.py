@@ -38,10 +38,12 @@ def held_weights(job: Job) -> list[Weight]:
     shape, ranks = job.shape, job.tensor_parallel_size
     table = (-(-shape.vocab_size // ranks), shape.hidden_size)
     held = [Weight("embed_tokens", table)] if job.has_embedding else []
+    if job.has_embedding and shape.structure.learned_positions:
+        held.append(Weight("positions", (shape.structure.learned_positions, shape.hidden_size)))
     for part in job.parts:
         held += [weight for _ in part.layers for weight in layer_weights(shape, ranks)]
     if job.has_head:
-        held.append(Weight("norm", (shape.hidden_size,)))
+        held += _norm(shape, "norm")
         if not shape.tie_word_embeddings:
             held.append(Weight("lm_head", table))
     return held
@@ -59,17 +61,28 @@ def layer_weights(shape: Shape, ranks: int) -> Iterator[Weight]:
     hidden, width = shape.hidden_size, shape.intermediate_size // ranks
     queries = shape.num_attention_heads // ranks * shape.head_dim
     keys = key_value_heads(shape, ranks) * shape.head_dim
-    yield Weight("input_layernorm", (hidden,))
-    for name, out in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
-        yield Weight(name, (out, hidden))
-        if shape.attention_bias:
-            yield Weight(name, (out,))
-    yield Weight("o_proj", (hidden, queries))
+    structure = shape.structure
+    yield from _norm(shape, "input_layernorm")
+    projections = (("q_proj", queries), ("k_proj", keys), ("v_proj", keys))
+    for name, out in (("query_key_value", queries + 2 * keys),) if structure.fused_heads else projections:
+        yield from _linear(name, (out, hidden), shape.attention_bias)
+    yield from _linear("o_proj", (hidden, queries), structure.output_bias)
     if shape.qk_norm:
         yield from (Weight(name, (shape.head_dim,)) for name in ("q_norm", "k_norm"))
-    yield Weight("post_attention_layernorm", (hidden,))
-    yield from (Weight(name, (width, hidden)) for name in ("gate_proj", "up_proj"))
-    yield Weight("down_proj", (hidden, width))
+    yield from _norm(shape, "post_attention_layernorm")
+    for name in ("gate_proj", "up_proj")[3 - structure.mlp_matrices :]:
+        yield from _linear(name, (width, hidden), structure.mlp_bias)
+    yield from _linear("down_proj", (hidden, width), structure.mlp_bias)
+
+
+def _norm(shape: Shape, name: str) -> list[Weight]:
+    return [Weight(name, (shape.hidden_size,))] * (2 if shape.structure.layer_norm else 1)
+
+
+def _linear(name: str, size: tuple[int, int], bias: bool) -> Iterator[Weight]:
+    yield Weight(name, size)
+    if bias:
+        yield Weight(name, size[:1])
 
 
 def key_value_heads(shape: Shape, ranks: int) -> int:

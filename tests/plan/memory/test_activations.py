@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from megaxf.models import gpt2, gpt_neox
 from megaxf.models.initialize import initialize
 from megaxf.models.llama import Model
+from megaxf.models.registry import family
 from megaxf.plan.memory.activations import korthikanti_bytes, layer_terms, published_bytes_per_token
 from tests.plan.digits import Printed
 from tests.plan.memory.saved import job, saved_by_layer
@@ -91,6 +93,15 @@ NORMED = {"hidden": 40, "ffn": 72, "heads": 3, "kv_heads": 1, "head_dim": 16, "q
 SHAPES = {"mha": MHA, "gqa": GQA, "norms of q and k": NORMED}
 
 
+GPT = {"vocab_size": 50, "hidden_size": 40, "intermediate_size": 72, "num_hidden_layers": 2, "num_attention_heads": 4}
+GPT |= {"max_position_embeddings": 64}
+FAMILIES = {
+    "gpt2": gpt2.Config(**GPT),
+    "neox": gpt_neox.Config(**GPT, rotary_pct=0.4),
+    "neox, one after the other": gpt_neox.Config(**GPT, rotary_pct=0.4, use_parallel_residual=False),
+}
+
+
 def build(sizes, recompute="none", backend="sdpa", dropout=0.0, dtype=torch.bfloat16, window=None):
     sizes = dict(sizes)
     ordered = [sizes.pop(key) for key in ("hidden", "ffn", "heads", "kv_heads")]
@@ -109,6 +120,20 @@ def test_a_layer_keeps_the_counted_bytes(sizes, recompute, backend, dtype):
     kept = saved_by_layer(model, torch.arange(3 * 40).view(3, 40) % 50, dtype)
     precision = "bf16" if dtype == torch.bfloat16 else "fp32"
     planned = job(config, 3, 40, precision=precision, attention_backend=backend)
+    assert kept == sum(layer_terms(planned, recompute).values())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("backend", ["sdpa", "reference"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_layers_of_other_families(name, recompute, backend, dtype):
+    config = FAMILIES[name]
+    options = {"attention_backend": backend, "dropout": 0.1}
+    model = family(config.family).Model(config, recompute=recompute, dtype=dtype, **options)
+    initialize(model, 1)
+    kept = saved_by_layer(model, torch.arange(3 * 40).view(3, 40) % 50, dtype)
+    planned = job(config, 3, 40, precision="bf16" if dtype == torch.bfloat16 else "fp32", **options)
     assert kept == sum(layer_terms(planned, recompute).values())
 
 

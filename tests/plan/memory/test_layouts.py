@@ -23,17 +23,25 @@ MODELS = {
     "one key head, tied": {"intermediate_size": 44, "num_hidden_layers": 5, "num_key_value_heads": 1}
     | {"tie_word_embeddings": True, "qk_norm": True, "attention_bias": True},
 }
+GPT = {"vocab_size": 61, "hidden_size": 40, "intermediate_size": 44, "num_hidden_layers": 5, "num_attention_heads": 4}
+GPT |= {"max_position_embeddings": 32}
+FAMILIES = {
+    "gpt2": GPT | {"family": "gpt2"},
+    "neox": GPT | {"family": "gpt_neox", "rotary_pct": 0.4},
+    "neox, one after the other": GPT
+    | {"family": "gpt_neox", "rotary_pct": 1.0, "use_parallel_residual": False, "attention_bias": False},
+}
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "dualpipev"])
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("model", (MODELS | FAMILIES).values(), ids=MODELS | FAMILIES)
 def test_held_weights_are_those_of_the_cut_model(model, ranks, schedule):
     layout = {"tensor_parallel_size": ranks, "pipeline_parallel_size": 2, "pipeline_schedule": schedule}
     run = tiny_run(model, parallel=layout, engine={"zero_stage": 1})
     for parts, job in zip(split_layers(run), jobs(run, 2 * ranks), strict=True):
         built = blank_model(run)
-        cuts = tensor_cuts(built, family("llama").TENSOR_PLAN, ranks)
+        cuts = tensor_cuts(built, family(run.model.family).TENSOR_PLAN, ranks)
         keep_stage(built, parts)
         expected = []
         for name, weight in built.named_parameters():
@@ -71,6 +79,9 @@ def test_a_layer_keeps_the_counted_bytes_on_each_rank(ranks2, layout, recompute)
     measure = functools.partial(ranks2, kept_and_planned)
     for model in MODELS.values():
         for kept, planned in measure(model, layout, {"recompute": recompute}, 16):
+            assert kept == planned
+    for model in FAMILIES.values():
+        for kept, planned in measure(model, layout, {"recompute": recompute, "dropout": 0.1}, 16):
             assert kept == planned
     for kept, planned in measure(MODELS["grouped heads"], layout, {"recompute": recompute, "dropout": 0.1}, 16):
         assert kept == planned

@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from megaxf.models.attention import Cache, attention, cache_mask, causal_mask
 from megaxf.models.dropout import token_keys
+from megaxf.models.linear import product
 
 RECOMPUTE = ("none", "selective", "full")
 
@@ -166,7 +166,7 @@ class Decoder(nn.Module):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[..., hidden] -> [..., vocab]"""
-        return F.linear(hidden, self.head_weight())
+        return product(hidden, self.head_weight())
 
     def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
         """[batch, seq, hidden] -> the same, as the head takes it."""

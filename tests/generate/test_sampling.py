@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from megaxf.generate import GenerateError, Sampling, generate
-from megaxf.generate.sampling import choose, probabilities, row_generator
+from megaxf.generate.sampling import choose, penalise, probabilities, row_generator
 
 CHANCES = torch.tensor([[0.1, 0.4, 0.05, 0.25, 0.2]])
 LOGITS = CHANCES.log()
@@ -58,11 +59,25 @@ def test_four_ways_to_be_greedy(make_model, prompts, options, seed):
         ({"top_k": -3}, "top-k = -3"),
         ({"top_p": 1.1}, "top-p = 1.1 must lie between 0 and 1"),
         ({"top_p": -0.1}, "top-p = -0.1"),
+        ({"repetition_penalty": 0.0}, "repetition-penalty = 0.0 must be above 0"),
+        ({"repetition_penalty": math.nan}, "repetition-penalty = nan"),
     ],
 )
 def test_values_without_meaning(options, message):
     with pytest.raises(GenerateError, match=message):
         Sampling(**options)
+
+
+def test_penalty_of_what_has_been_said():
+    """CTRL's formula, as transformers has it: positive logits divided, negative ones multiplied, each token once."""
+    draw = torch.Generator().manual_seed(3)
+    logits, rows = torch.randn(3, 50, generator=draw), [[1, 1, 4], [7], list(range(0, 50, 3))]
+    before = logits.clone()
+    found = penalise(logits, rows, 1.7)
+    for row, tokens in enumerate(rows):
+        expected = RepetitionPenaltyLogitsProcessor(1.7)(torch.tensor([tokens]), logits[row : row + 1].clone())
+        assert torch.equal(found[row], expected[0])
+    assert torch.equal(logits, before)
 
 
 def test_a_row_does_not_depend_on_its_neighbours(make_model, prompts):

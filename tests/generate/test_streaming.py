@@ -51,3 +51,53 @@ def test_a_tokenizer_that_strips_the_first_space():
 
     stream = TextStream(decode, [0])
     assert [stream.feed(token) for token in (1, 2, 3)] == [" f", "(", ")"]
+
+
+def spell(ids):
+    """A decoder of which each token is a letter."""
+    return "".join(map(chr, ids))
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "shown", "pieces"),
+    [
+        ("abcdef", ["cd"], "ab", ["a", "b", "", ""]),
+        ("abcdef", ["x"], "abcdef", list("abcdef")),
+        ("abccd", ["cd"], "abc", ["a", "b", "", "c", ""]),
+        ("abab", ["abc"], "abab", ["", "", "ab", ""]),
+        ("aab", ["ab"], "a", ["", "a", ""]),
+        ("abcd", ["cd", "bc"], "a", ["a", "", ""]),
+        ("abcde", ["b", "bcd"], "a", ["a", ""]),
+        ("a", ["a"], "", [""]),
+    ],
+)
+def test_nothing_is_shown_of_a_stop_string(text, stops, shown, pieces):
+    stream, found = TextStream(spell, [], stops), []
+    for token in map(ord, text):
+        found.append(stream.feed(token))
+        if stream.stopped:
+            break
+    found.append(stream.close())
+    assert "".join(found) == shown and found[:-1] == pieces
+    assert stream.stopped == any(stop in text for stop in stops)
+
+
+def test_a_stop_string_within_one_token_and_not_in_the_prompt():
+    words = ["one, ", "two", "; three", " four"]
+    stream = TextStream(lambda ids: "".join(words[k] for k in ids), [0, 2], ["e, ", "; t"])
+    assert [stream.feed(1), stream.feed(2), stream.stopped, stream.close()] == ["two", "", True, ""]
+
+
+@pytest.mark.parametrize("kind", ["", "hf"])
+@pytest.mark.parametrize("stop", ["é!", "本 ", "!", "😀"])
+def test_stop_strings_of_a_real_tokenizer(folder, kind, stop):
+    """Characters of several tokens, with the beginning of a text that may go on."""
+    tokenizer = load_tokenizer(folder / kind)
+    text = " return 日本 😀 é! x"
+    stream, shown = TextStream(tokenizer.decode, tokenizer.encode("def f(x):"), [stop]), ""
+    for token in tokenizer.encode(text):
+        shown += stream.feed(token)
+        assert text.startswith(shown)
+        if stream.stopped:
+            break
+    assert stream.stopped and shown == text[: text.index(stop)] == shown + stream.close()

@@ -1,0 +1,27 @@
+"""A product has the same values in whichever order it is computed."""
+
+import pytest
+import torch
+
+from megaxf.models.linear import Linear, product
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 1), (5, 1), (2, 6), (9, 1), (40, 1), (3, 30), (0, 4)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_order(dtype, shape, bias):
+    draw = torch.Generator().manual_seed(2)
+    x, weight, offset = (torch.randn(size, generator=draw).to(dtype) for size in ((*shape, 37), (53, 37), (53,)))
+    layer = Linear(37, 53, bias=bias, dtype=dtype)
+    layer.weight.data, layer.bias = weight, torch.nn.Parameter(offset) if bias else None
+    exact = x.double() @ weight.double().t() + (offset.double() if bias else 0)
+    with torch.no_grad():
+        found = layer(x)
+    assert found.shape == exact.shape and found.dtype == dtype
+    torch.testing.assert_close(found.double(), exact, rtol=2 * torch.finfo(dtype).eps, atol=60 * torch.finfo(dtype).eps)
+
+
+def test_one_vector():
+    x, weight = torch.randn(37), torch.randn(53, 37)
+    with torch.no_grad():
+        torch.testing.assert_close(product(x, weight), weight @ x)

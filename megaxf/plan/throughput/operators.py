@@ -20,6 +20,8 @@ STREAM_PASSES, STREAM_PASSES_FORWARD = 22, 10
 each way)."""
 WIDTH_PASSES, WIDTH_PASSES_FORWARD = 8, 3
 """The same for SwiGLU, a token and intermediate dimension."""
+GELU_PASSES, GELU_PASSES_FORWARD = 6, 2
+"""The same for the GELU, with the gradient of the bias before it."""
 ROTARY_PASSES, ROTARY_PASSES_FORWARD = 4, 2
 """The same for rotary embeddings, a token and dimension of q and k."""
 SCORE_PASSES, SCORE_PASSES_FORWARD = 15, 6
@@ -77,16 +79,18 @@ def layer(layout: Layout, speed: Machine, software: Software) -> Passes:
     hidden, width = shape.hidden_size, shape.intermediate_size / ranks
     queries = shape.num_attention_heads * shape.head_dim / ranks
     keys = np.maximum(shape.num_key_value_heads / ranks, 1) * shape.head_dim
+    into, rotary = shape.structure.mlp_matrices - 1, shape.structure.rotary
     forward = sum(
         product(tokens, inner, columns, speed, element)
-        for inner, columns in ((hidden, queries + 2 * keys), (queries, hidden), (hidden, 2 * width), (width, hidden))
+        for inner, columns in ((hidden, queries + 2 * keys), (queries, hidden), (hidden, into * width), (width, hidden))
     )
     attention_forward, attention = attend(layout, queries, speed)
     stream = tokens * hidden / np.where(layout.sequence_parallel, ranks, 1)
     each = element * (1.0 if layout.compile else software.traffic) / speed.memory
-    rotated, inside = tokens * (queries + keys), tokens * width
-    activations = STREAM_PASSES * stream + WIDTH_PASSES * inside + ROTARY_PASSES * rotated
-    once = STREAM_PASSES_FORWARD * stream + WIDTH_PASSES_FORWARD * inside + ROTARY_PASSES_FORWARD * rotated
+    rotated, inside = tokens * (queries + keys) * rotary, tokens * width
+    passes, passes_forward = (WIDTH_PASSES, WIDTH_PASSES_FORWARD) if into == 2 else (GELU_PASSES, GELU_PASSES_FORWARD)
+    activations = STREAM_PASSES * stream + passes * inside + ROTARY_PASSES * rotated
+    once = STREAM_PASSES_FORWARD * stream + passes_forward * inside + ROTARY_PASSES_FORWARD * rotated
     return Passes(3 * forward, attention, each * activations, (forward, attention_forward, each * once))
 
 

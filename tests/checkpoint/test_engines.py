@@ -1,63 +1,21 @@
-"""A checkpoint of one layout in another: the same state, and the same run from there on."""
+"""Checkpoints of engines on several ranks: what does not depend on the layout, and faults of one rank."""
 
 import re
 
-import pytest
 import torch
 
 from megaxf.checkpoint import CheckpointError, load, load_latest, read_weights, save
 from megaxf.parallel.mesh import build_mesh
-from tests.distributed.tiny import read_all, tiny_engine, tiny_run, train_steps
+from tests.distributed.tiny import tiny_engine, tiny_run
 
 ODD = {"hidden_size": 33, "intermediate_size": 45, "vocab_size": 61}
 """No size is a multiple of two ranks."""
-BEFORE, AFTER = range(4), range(4, 8)
 LAYOUTS = [(1, 0), (2, 0), (2, 1), (2, 2), (2, 3)]
 
 
 def built(stage):
     run = tiny_run(ODD, train={"gradient_clip": 0.7}, engine={"zero_stage": stage})
     return run, tiny_engine(run)
-
-
-def save_some(stage, folder):
-    """Train, save, go on: (state at the save, numbers of the steps after it, final state)."""
-    run, engine = built(stage)
-    train_steps(engine, run, BEFORE)
-    save(folder, len(BEFORE), engine, {"samples": 32}, build_mesh())
-    state = read_all(engine)
-    return state, train_steps(engine, run, AFTER), read_all(engine)
-
-
-def load_and_go_on(stage, folder):
-    run, engine = built(stage)
-    extra = load_latest(folder, engine, build_mesh())
-    assert (extra["step"], extra["samples"], engine.optimizer_step) == (4, 32, 4)
-    state = read_all(engine)
-    return state, train_steps(engine, run, AFTER), read_all(engine)
-
-
-def equal(one, other):
-    return one.keys() == other.keys() and all(
-        torch.equal(one[name][part], other[name][part]) and one[name].keys() == other[name].keys()
-        for name in one
-        for part in one[name]
-    )
-
-
-@pytest.mark.parametrize(("ranks", "stage"), LAYOUTS)
-def test_every_layout_loads_in_every_other(run_on, tmp_path, ranks, stage):
-    at_save, straight, final = run_on(ranks, save_some, stage, str(tmp_path))[0]
-    weights = read_weights(tmp_path / "step-00000004")
-    assert list(weights) == list(at_save) and all(weights[name].count_nonzero() for name in weights)
-    for other_ranks, other_stage in LAYOUTS:
-        loaded, resumed, end = run_on(other_ranks, load_and_go_on, other_stage, str(tmp_path))[0]
-        assert equal(loaded, at_save), (other_ranks, other_stage)
-        if (other_ranks, other_stage) == (ranks, stage):
-            assert resumed == straight and equal(end, final)
-        for now, then in zip(resumed, straight, strict=True):
-            assert now.loss == pytest.approx(then.loss, rel=1e-5)
-            assert now.grad_norm == pytest.approx(then.grad_norm, rel=1e-5)
 
 
 def save_untrained(stage, folder):

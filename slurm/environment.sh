@@ -15,5 +15,8 @@ python=${python:-python3}
 # How long ranks wait for one another at the start, in seconds:
 # export MEGAXF_CONNECT_SECONDS=300
 
+# Where ranks broke down, they are started again after one, two, three times so many seconds.
+pause=${pause:-60}
+
 # With more than some hundreds of ranks, rank 0 holds more connections than the usual limit of open files.
 ulimit -n "$(ulimit -Hn)"

@@ -3,30 +3,46 @@
 
 STOPPED=75 # The exit code of a run that was asked to stop, and saved: see docs/cluster.md.
 
-# run_ranks OPTION... PROGRAM [ARGUMENT...]: srun with these options; its exit code is in $code afterwards.
+# run_ranks PROGRAM [ARGUMENT...]: one srun over all nodes; its exit code is in $code afterwards.
 #
 # Slurm sends USR1 to this shell ahead of the time limit (#SBATCH --signal), and TERM where the job is cancelled.
 # srun passes USR1 on to all processes of all nodes. It is sent again, for ranks that were not listening yet.
 # Each task ignores it until it listens, as the signal would kill it: hence the shell around the program.
 run_ranks() {
-  stopping=no cancelled=no code=0
-  trap 'stopping=yes' USR1
-  trap 'cancelled=yes' TERM
   # The quoted words are for the shell of the task.
   # shellcheck disable=SC2016
   srun --kill-on-bad-exit=0 --wait=120 --cpu-bind=none bash -c 'trap "" USR1; exec "$@"' ranks "$@" &
   local ranks=$!
   while kill -0 "$ranks" 2>/dev/null; do
-    # Wakes up when srun ends, when a signal comes, and now and then once the end has been asked for.
     if [ "$stopping" = yes ]; then
       kill -USR1 "$ranks" 2>/dev/null || true
       for _ in $(seq 15); do kill -0 "$ranks" 2>/dev/null && sleep 1; done
     else
-      wait "$ranks" || true
+      wait "$ranks" || true # Until srun ends, or a signal comes.
     fi
   done
   wait "$ranks" && code=0 || code=$?
-  trap - USR1 TERM
+}
+
+# run_until_done PROGRAM [ARGUMENT...]: run_ranks, and again from the newest checkpoint where ranks broke down.
+#
+# At most $restarts times, with a pause in which Slurm may find that a node has failed: then it queues the job again.
+run_until_done() {
+  stopping=no cancelled=no code=0
+  trap 'stopping=yes; echo "the time limit is near: the run is asked to save and stop"' USR1
+  trap 'cancelled=yes' TERM
+  local broken=0 unit=${pause:?}
+  while run_ranks "$@" && breakdown && [ "$broken" -lt "${restarts:?}" ]; do
+    broken=$((broken + 1))
+    echo "the ranks broke down with exit code $code; start $broken of $restarts again in $((broken * unit)) s"
+    sleep $((broken * unit))
+  done
+}
+
+# Whether the run ended for none of the reasons that it states itself: done, a fault of the user's, diverged, stopped.
+breakdown() {
+  [ "$stopping$cancelled" = nono ] || return 1
+  case $code in 0 | 2 | 3 | "$STOPPED") return 1 ;; esac
 }
 
 # queue_again: put this job, or this task of an array, back into the queue where the run stopped before its end.

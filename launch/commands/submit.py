@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="any other: --sbatch=--mem=64G")
     parser.add_argument("--stop-seconds", type=int, default=300, metavar="S", help="for saving before LIMIT (300)")
     parser.add_argument("--chain", type=int, default=0, metavar="N", help="N jobs in a row, none is queued again")
+    parser.add_argument("--restarts", type=int, default=3, metavar="N", help="of a job whose ranks broke down (3)")
     parser.add_argument("--environment", type=Path, metavar="FILE", help="in the place of slurm/environment.sh")
     parser.add_argument("--dry-run", action="store_true", help="print the script, submit nothing")
     parser.add_argument("--json", action="store_true", help="print script, jobs and log as JSON")
@@ -167,6 +168,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, str]:
         "environment": str(Path(environment).absolute()),
         "python": sys.executable,
         "again": "chain" if arguments.chain else "requeue",
+        "restarts": str(arguments.restarts),
         "ranks_per_node": str(_ranks(arguments)),
     }
 

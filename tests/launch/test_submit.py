@@ -160,12 +160,13 @@ def test_time_limits(time, expected):
         (75, "chain", False, "ends with exit code 75"),
         (0, "requeue", False, "ends with exit code 0"),
         (3, "requeue", False, "ends with exit code 3"),
+        (137, "requeue", False, "start 2 of 2 again in 2 s\njob 7 ends with exit code 137"),
     ],
 )
 def test_exit_code_75_puts_the_job_back_into_the_queue(tmp_path, code, again, array, expected):
     script = (
         f'srun() {{ return {code}; }}\nscontrol() {{ echo "$@"; }}\nsleep() {{ :; }}\nset -euo pipefail\n'
-        f"again={again}\nsource {shlex.quote(str(batch.TEMPLATES / 'job.sh'))}\nrun_ranks true\nqueue_again"
+        f"again={again} restarts=2 pause=1\nsource {shlex.quote(str(batch.TEMPLATES / 'job.sh'))}\nrun_until_done true\nqueue_again"
     )
     place = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7"}
     place |= {"SLURM_ARRAY_JOB_ID": "9", "SLURM_ARRAY_TASK_ID": "3"} if array else {}

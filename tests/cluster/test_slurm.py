@@ -1,0 +1,132 @@
+"""A run on a real Slurm of two nodes, through megaxf submit: time limit, cancellation, a dead node, an array."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.slurm import processes
+from tests.train.kit import assert_same_end, checkpoints, column, records
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+TWO_NODES = ["--nodes", "2"]
+ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
+
+
+def wait_for_step(site, run, step):
+    """Until the step is recorded."""
+    metrics = Path(run.run_folder) / "metrics.jsonl"
+
+    def there():
+        lines = metrics.read_text().splitlines()[:-1] if metrics.exists() else []
+        return any(json.loads(line)["step"] >= step for line in lines)
+
+    site.slurm.until(there, f"step {step}", 240)
+
+
+@pytest.fixture
+def finished(site):
+    """`finished(run file, run)`: another run of the same settings, which nothing disturbed."""
+
+    def finish(file, run):
+        calm = run.model_copy(update={"run_folder": str(site.folder / "calm")})
+        job = site.submit(file, "run_folder=calm", *TWO_NODES)
+        assert site.slurm.wait(job, ENDED, 300)["JobState"] == "COMPLETED", site.log(job)
+        return calm
+
+    return finish
+
+
+def test_the_time_limit_saves_and_queues_again_and_nothing_is_lost(site, finished):
+    file, run = site.write(train={"steps": 300, "dropout": 0.1})
+    job = site.submit(file, *TWO_NODES, "--stop-seconds", "170")
+    wait_for_step(site, run, 3)
+    ranks = processes(words="pretrain.py")
+    for rank in ranks:  # Slurm looks at its limits twice a minute: the run must not be done before.
+        rank.suspend()
+    hours, minutes, _ = site.slurm.job(job)["RunTime"].split(":")
+    limit = 60 * int(hours) + int(minutes) + 3
+    site.slurm.ask("scontrol", "update", f"JobId={job}", f"TimeLimit={limit}")
+    site.slurm.until(lambda: "the time limit is near" in site.log(job), "the signal", 120)
+    for rank in ranks:
+        rank.resume()
+    site.slurm.wait(job, {"PENDING"})
+    stopped = checkpoints(run)[-1]
+    assert 3 <= stopped < 300
+    assert column(run, "step") == list(range(1, stopped + 1))
+    assert "stopped and saved; it goes back into the queue" in site.log(job)
+    site.slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=60", "StartTime=now")
+    ended = site.slurm.wait(job, ENDED, 300)
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), site.log(job)
+    assert f"going on after step {stopped} " in site.log(job)
+    assert_same_end(run, finished(file, run))
+
+
+def test_scancel_saves_and_ends_all_and_the_same_command_continues(site):
+    """With one task a GPU, that is a rank."""
+    file, run = site.write(train={"steps": 100_000})
+    words = [file, *TWO_NODES, "--template", "pretrain-per-gpu"]
+    job = site.submit(*words)
+    wait_for_step(site, run, 3)
+    ranks = processes(words="pretrain.py")
+    site.slurm.ask("scancel", job)
+    site.slurm.until(lambda: not site.slurm.ask("squeue", "-h", "-j", job), "the end of the job", 60)
+    ended = site.slurm.job(job)
+    assert (ended["JobState"], ended["Restarts"]) == ("CANCELLED", "0")
+    assert not any(rank.is_running() for rank in ranks)
+    (stopped,) = checkpoints(run)
+    assert column(run, "step") == list(range(1, stopped + 1))
+    job = site.submit(*words, f"train.steps={stopped + 5}", "--job-name", 'a "b" $c d\'s')
+    assert site.slurm.ask("squeue", "-h", "-j", job, "-o", "%j") == 'a "b" $c d\'s'
+    assert site.slurm.wait(job, ENDED)["JobState"] == "COMPLETED", site.log(job)
+    assert column(run, "step") == list(range(1, stopped + 6))
+
+
+def test_a_node_that_dies_costs_only_the_steps_since_the_last_checkpoint(site, finished):
+    file, run = site.write(train={"steps": 400}, checkpoint={"every": 20})
+    job = site.submit(file, *TWO_NODES)
+    wait_for_step(site, run, 45)
+    for rank in processes(words="pretrain.py"):
+        rank.suspend()
+    site.slurm.kill_node("node2")
+    for rank in processes(words="pretrain.py"):
+        rank.send_signal(signal.SIGCONT)
+    site.slurm.until(lambda: not processes(words="pretrain.py"), "the end of the other ranks", 120)
+    site.slurm.until(
+        lambda: "down" in site.slurm.ask("sinfo", "-h", "-n", "node2", "-o", "%T"), "node2 to be missed", 180
+    )
+    site.slurm.start_node("node2")
+    site.slurm.until(lambda: site.slurm.job(job)["JobState"] in {"PENDING", *ENDED}, "the job to leave", 120)
+    site.slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+    ended = site.slurm.wait(job, ENDED, 300)
+    assert ended["JobState"] == "COMPLETED", site.log(job)
+    assert "going on after step" in site.log(job)
+    assert_same_end(run, finished(file, run))
+
+
+def test_a_ladder_of_runs_as_an_array_which_goes_on_where_it_was(site):
+    file, _ = site.write(train={"steps": 100, "global_batch_size": 4})
+    site.megaxf("plan", "ladder", file, "--flops", "3e8", "--budgets", "2", "--sizes", "2", "-o", "ladder")
+    files = (site.folder / "ladder" / "runs.txt").read_text().splitlines()
+    words = ["ladder/runs.txt", "--template", "sweep", "--at-once", "2"]
+    job = site.submit(*words, "--array", f"0-{len(files) - 2}")
+    states = {"COMPLETED"}
+    for task in range(len(files) - 1):
+        ended = site.slurm.wait(f"{job}_{task}", ENDED, 240)
+        states.add(ended["JobState"])
+    logs = {path.name: path.read_text() for path in (site.folder / "ladder").glob("*.out")}
+    assert states == {"COMPLETED"}, logs
+    again = site.submit(*words)
+    for task in range(len(files)):
+        assert site.slurm.wait(f"{again}_{task}", ENDED, 240)["JobState"] == "COMPLETED"
+    logs = {task: (site.folder / "ladder" / f"slurm-{again}_{task}.out").read_text() for task in range(len(files))}
+    assert ["nothing is left to do" in log for log in logs.values()] == [True] * (len(files) - 1) + [False]
+    for file in files:
+        from megaxf.config import load_run
+
+        run = load_run(site.folder / file)
+        assert (
+            records(run.model_copy(update={"run_folder": str(site.folder / run.run_folder)}))[-1]["step"]
+            == run.train.steps
+        )

@@ -14,6 +14,7 @@ help:
 	@echo "make test      the tests"
 	@echo "make test-all  the tests, with the long ones: layouts on more ranks, launchers"
 	@echo "make test-cluster  runs on a real Slurm of two nodes, under mpirun, and on hosts in network namespaces"
+	@echo "make test-llama-cpp  exported GGUF files on llama.cpp, which is built from source first (half an hour on one core)"
 	@echo "make lint      ruff, mypy and the tests of the house rules"
 	@echo "make format    let ruff lay out the code"
 	@echo "make install   only create $(VENV) with the known-good versions of requirements.txt"
@@ -50,6 +51,11 @@ test-all: $(INSTALLED)
 
 test-cluster: $(INSTALLED)
 	$(BIN)/python -m pytest -m cluster tests/cluster
+
+# llama.cpp comes with its Python package, as sources; CMake and a C++ compiler build it once.
+test-llama-cpp: $(INSTALLED)
+	CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(BIN)/python -m pip install --quiet llama-cpp-python==0.3.36
+	$(BIN)/python -m pytest tests/convert/test_llama_cpp.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

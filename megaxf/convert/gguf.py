@@ -19,7 +19,7 @@ from megaxf.convert import casting
 from megaxf.convert.casting import DTYPES, to_bytes
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.folders import new_file
-from megaxf.convert.gguf_settings import context_length, describe_model, tables
+from megaxf.convert.gguf_settings import context_length, describe_model, needs_table, tables
 from megaxf.convert.gguf_tokenizer import describe_tokenizer
 from megaxf.convert.interface import Form, Trained, Written, choose_dtype, each_used_once
 from megaxf.convert.names import check_names, parameter_shapes
@@ -73,12 +73,12 @@ def write(model: Trained, out: Path, form: Form) -> Written:
             if dtype == "q8_0":
                 writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
             describe_model(writer, config)
-            describe_tokenizer(writer, model)
+            notes = describe_tokenizer(writer, model)
             _write_tensors(writer, tensors, tables(config), weights, _interleaved(architecture, config))
         finally:
             writer.close()
         size = sum(_bytes(tensor) for tensor in tensors)
-    return Written(size, dtype, _notes(config))
+    return Written(size, dtype, notes + _notes(config))
 
 
 def rounded(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
@@ -134,14 +134,21 @@ def _architecture(config: Config) -> str:
         raise ConvertError(f"model.family = {config.family}: GGUF is written of the family llama alone")
     if config.attention_bias and config.qk_norm:
         raise ConvertError("llama.cpp has no architecture with both biases (model.attention_bias) and model.qk_norm")
-    return "qwen2" if config.attention_bias else "qwen3" if config.qk_norm else "llama"
+    if config.qk_norm and needs_table(config):
+        raise ConvertError(
+            "model.rope_scaling: llama.cpp's qwen3 has no table of frequencies, which this stretch needs"
+        )
+    # qwen2 has neither heads of another size nor a table of frequencies; llama has both, and biases where they are.
+    regular = config.num_attention_heads * config.head_dim == config.hidden_size and not needs_table(config)
+    return "qwen3" if config.qk_norm else "qwen2" if config.attention_bias and regular else "llama"
 
 
 def _interleaved(architecture: str, config: Config) -> dict[str, int]:
     """The heads of those projections whose rows llama.cpp wants in another order, by the end of the name."""
     if architecture != "llama":
         return {}
-    return {"q_proj.weight": config.num_attention_heads, "k_proj.weight": config.num_key_value_heads}
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    return {f"{name}.{kind}": count for name, count in heads.items() for kind in ("weight", "bias")}
 
 
 def _notes(config: Config) -> list[str]:

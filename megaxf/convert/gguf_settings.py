@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 
-from megaxf.convert.errors import ConvertError
 from megaxf.models.llama import Config
 from megaxf.models.rope_scaling import LinearScaling, Llama3Scaling, NtkScaling, YarnScaling, plain_frequencies
 
@@ -18,7 +18,7 @@ FREQUENCIES = "rope_freqs.weight"
 
 
 def describe_model(writer: GGUFWriter, config: Config) -> None:
-    """Sizes, epsilon and rotary settings. Raises ConvertError for a stretch that llama.cpp computes otherwise."""
+    """Sizes, epsilon and rotary settings."""
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(context_length(config))
     writer.add_embedding_length(config.hidden_size)
@@ -38,6 +38,25 @@ def context_length(config: Config) -> int:
     return min(config.max_position_embeddings, config.sliding_window or config.max_position_embeddings)
 
 
+def needs_table(config: Config) -> bool:
+    """Whether the rotary stretch is one that llama.cpp computes from a table of divisors alone.
+
+    It has YaRN with the usual ramp only, and Llama 3.1's stretch by such a table.
+    """
+    scaling = config.rope_scaling
+    if isinstance(scaling, YarnScaling):
+        return (scaling.beta_fast, scaling.beta_slow, scaling.truncate) != (32.0, 1.0, True)
+    return isinstance(scaling, Llama3Scaling)
+
+
+def tables(config: Config) -> dict[str, torch.Tensor]:
+    """Tensors beside the weights."""
+    if config.rope_scaling is None or not needs_table(config):
+        return {}
+    plain = plain_frequencies(config.head_dim, config.rope_theta)
+    return {FREQUENCIES: plain / config.rope_scaling.apply(plain, config.head_dim, config.rope_theta)[0]}
+
+
 def _describe_rope(writer: GGUFWriter, config: Config) -> None:
     import gguf
 
@@ -49,21 +68,11 @@ def _describe_rope(writer: GGUFWriter, config: Config) -> None:
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(scaling.factor)
     if isinstance(scaling, YarnScaling):
-        if not scaling.truncate:
-            raise ConvertError("model.rope_scaling.truncate = False: llama.cpp rounds the ends of the ramp always")
-        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-        writer.add_rope_scaling_factor(scaling.factor)
-        writer.add_rope_scaling_orig_ctx_len(scaling.original_max_position_embeddings)
-        writer.add_rope_scaling_yarn_beta_fast(scaling.beta_fast)
-        writer.add_rope_scaling_yarn_beta_slow(scaling.beta_slow)
-        # llama.cpp multiplies YaRN's usual factor on cosine and sine by this one.
-        usual = scaling.model_copy(update={"attention_factor": None, "mscale": None, "mscale_all_dim": None})
-        writer.add_rope_scaling_attn_factors(scaling.temperature / usual.temperature)
-
-
-def tables(config: Config) -> dict[str, torch.Tensor]:
-    """Tensors beside the weights: Llama 3.1's stretch is a table of divisors."""
-    if not isinstance(config.rope_scaling, Llama3Scaling):
-        return {}
-    plain = plain_frequencies(config.head_dim, config.rope_theta)
-    return {FREQUENCIES: plain / config.rope_scaling.apply(plain, config.head_dim, config.rope_theta)[0]}
+        # What cosine and sine are multiplied by, beyond what llama.cpp multiplies them by with YaRN.
+        usual = 1.0
+        if not needs_table(config):
+            writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+            writer.add_rope_scaling_factor(scaling.factor)
+            writer.add_rope_scaling_orig_ctx_len(scaling.original_max_position_embeddings)
+            usual = 0.1 * math.log(scaling.factor) + 1
+        writer.add_rope_scaling_attn_factors(scaling.temperature / usual)

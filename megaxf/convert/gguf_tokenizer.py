@@ -46,26 +46,27 @@ IGNORING_MERGES = {"smaug-bpe": "llama-bpe"}
 """The same with words taken whole where the vocabulary has them (`ignore_merges`)."""
 
 
-def describe_tokenizer(writer: GGUFWriter, model: Trained) -> None:
-    """Tokens with scores, kinds and merges, and the special ids.
+def describe_tokenizer(writer: GGUFWriter, model: Trained) -> list[str]:
+    """Tokens with scores, kinds and merges, and the special ids; gives what a user should know, a sentence each.
 
     Raises ConvertError where llama.cpp would cut a text otherwise, or the tokenizer does not fit the vocabulary.
     """
     if model.tokenizer is None:
         writer.add_tokenizer_model("none")
-        return
+        return []
     tokenizer = load_tokenizer(model.tokenizer)
     size = model.config.vocab_size
     if tokenizer.vocab_size > size:
         raise ConvertError(
             f"{model.tokenizer}: the tokenizer has {tokenizer.vocab_size} tokens and model.vocab_size = {size}"
         )
+    notes, byte_level = [], False
     if isinstance(tokenizer, SentencePieceTokenizer):
-        _sentencepiece(writer, parse_model(tokenizer.model_bytes), size)
-        byte_level = False
+        notes = _sentencepiece(writer, parse_model(tokenizer.model_bytes), size)
     else:
         byte_level = _tokenizer_json(writer, model.tokenizer, size)
     _special(writer, model, tokenizer, byte_level)
+    return notes
 
 
 def _special(writer: GGUFWriter, model: Trained, tokenizer: Tokenizer, with_merges: bool) -> None:
@@ -90,7 +91,7 @@ def _pad(tokens: list[str], kinds: list[int], size: int) -> None:
     kinds += [UNUSED] * (size - len(kinds))
 
 
-def _sentencepiece(writer: GGUFWriter, proto: Any, size: int) -> None:
+def _sentencepiece(writer: GGUFWriter, proto: Any, size: int) -> list[str]:
     normalizer, kind = proto.normalizer_spec, proto.trainer_spec.model_type
     if kind not in (UNIGRAM, BPE):
         raise ConvertError("this sentencepiece model is neither BPE nor unigram: llama.cpp has no such kind")
@@ -104,10 +105,13 @@ def _sentencepiece(writer: GGUFWriter, proto: Any, size: int) -> None:
     _write_pieces(writer, "llama" if kind == BPE else "t5", tokens, scores, kinds, size)
     writer.add_add_space_prefix(normalizer.add_dummy_prefix)
     writer.add_unk_token_id(kinds.index(UNKNOWN))
-    if kind == UNIGRAM:
-        writer.add_remove_extra_whitespaces(normalizer.remove_extra_whitespaces)
-        if normalizer.precompiled_charsmap:
-            writer.add_precompiled_charsmap(normalizer.precompiled_charsmap)
+    if kind == BPE:
+        return []
+    writer.add_remove_extra_whitespaces(normalizer.remove_extra_whitespaces)
+    if normalizer.precompiled_charsmap:
+        writer.add_precompiled_charsmap(normalizer.precompiled_charsmap)
+    lost = "llama.cpp knows no byte tokens of unigram tokenizers: there a character without a token is unknown"
+    return [lost] if BYTE in kinds else []
 
 
 def _write_pieces(

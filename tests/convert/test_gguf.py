@@ -12,10 +12,12 @@ from megaxf.convert.interface import Form, Trained
 FAMILIES = {
     "llama": {},
     "tied": {"tie_word_embeddings": True},
-    "qwen2": {"attention_bias": True},
+    "qwen2": {"attention_bias": True, "head_dim": 6},
+    "biases": {"attention_bias": True},
     "qwen3": {"qk_norm": True},
 }
 BLOCKS = {"hidden_size": 96, "intermediate_size": 128, "head_dim": 32, "num_attention_heads": 6}
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24}
 
 
 def read(path):
@@ -41,8 +43,9 @@ def test_tensors_and_settings_are_read_back(tmp_path, kind, make_config, make_we
     weights = make_weights(config)
     written = convert(tmp_path / "m.gguf", config, weights)
     settings, tensors = read(tmp_path / "m.gguf")
-    arch = "llama" if kind == "tied" else kind
+    arch = {"tied": "llama", "biases": "llama"}.get(kind, kind)
     assert settings["general.architecture"] == arch
+    size = config.head_dim
     expected = {
         "vocab_size": 320,
         "context_length": 96,
@@ -51,25 +54,24 @@ def test_tensors_and_settings_are_read_back(tmp_path, kind, make_config, make_we
         "feed_forward_length": 44,
         "attention.head_count": 6,
         "attention.head_count_kv": 2,
-        "attention.key_length": 10,
-        "attention.value_length": 10,
-        "rope.dimension_count": 10,
+        "attention.key_length": size,
+        "attention.value_length": size,
+        "rope.dimension_count": size,
     }
     assert {key: settings[f"{arch}.{key}"] for key in expected} == expected
     assert settings[f"{arch}.attention.layer_norm_rms_epsilon"] == pytest.approx(0.03)
     assert settings[f"{arch}.rope.freq_base"] == 777
     assert len(tensors) == len(weights) and written.size == sum(4 * w.numel() for w in weights.values())
-    same = {
-        "token_embd.weight": "model.embed_tokens.weight",
-        "blk.2.ffn_down.weight": "model.layers.2.mlp.down_proj.weight",
-    }
-    for theirs, ours in same.items():
-        assert np.array_equal(tensors[theirs], weights[ours].numpy())
+    assert np.array_equal(tensors["token_embd.weight"], weights["model.embed_tokens.weight"].numpy())
+    assert np.array_equal(tensors["blk.2.ffn_down.weight"], weights["model.layers.2.mlp.down_proj.weight"].numpy())
     assert ("output.weight" in tensors) is (kind != "tied")
     # Of each head of the architecture llama: dimensions 0, 5, 1, 6 ..., as pairs that turn together.
-    heads = weights["model.layers.1.self_attn.k_proj.weight"].view(2, 10, 36)
-    order = [0, 5, 1, 6, 2, 7, 3, 8, 4, 9] if arch == "llama" else list(range(10))
-    assert np.array_equal(tensors["blk.1.attn_k.weight"], heads[:, order].reshape(20, 36).numpy())
+    heads = weights["model.layers.1.self_attn.k_proj.weight"].view(2, size, 36)
+    order = [0, 5, 1, 6, 2, 7, 3, 8, 4, 9] if arch == "llama" else list(range(size))
+    assert np.array_equal(tensors["blk.1.attn_k.weight"], heads[:, order].reshape(2 * size, 36).numpy())
+    if kind == "biases":
+        bias = weights["model.layers.1.self_attn.q_proj.bias"].view(6, size)
+        assert np.array_equal(tensors["blk.1.attn_q.bias"], bias[:, order].reshape(-1).numpy())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "q8_0"])
@@ -109,9 +111,13 @@ def test_rotary_settings(tmp_path, make_config, make_weights):
     assert found["llama.rope.scaling.type"] == "linear" and found["llama.rope.scaling.factor"] == 3
     found, _ = settings_of(type="ntk", factor=3.0)
     assert found["llama.rope.freq_base"] == pytest.approx(777 * 3 ** (10 / 8))
-    found, _ = settings_of(type="yarn", factor=4.0, original_max_position_embeddings=24, attention_factor=0.7)
+    found, _ = settings_of(**YARN, attention_factor=0.7)
     assert found["llama.rope.scaling.original_context_length"] == 24
     assert found["llama.rope.scaling.attn_factor"] == pytest.approx(0.7 / (0.1 * np.log(4) + 1))
+    found, tensors = settings_of(**YARN, beta_fast=9.0)
+    # The ramp of arXiv 2309.00071 goes from pair 0 to 2: kept, half and half, divided by 4 three times.
+    assert tensors["rope_freqs.weight"] == pytest.approx([1, 1.6, 4, 4, 4]) and "llama.rope.scaling.type" not in found
+    assert found["llama.rope.scaling.attn_factor"] == pytest.approx(0.1 * np.log(4) + 1)
     llama3 = {"original_max_position_embeddings": 24, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     _, tensors = settings_of(type="llama3", factor=4.0, **llama3)
     # Wave lengths 6.3, 24, 90 ... positions: below 6 kept, above 24 divided by 4, a blend between (arXiv 2407.21783).
@@ -134,11 +140,7 @@ REFUSED = {
     "shards": ({}, {"max_shard_size": 5}, "--max-shard-size has no effect"),
     "ends": ({}, {"eos_ids": [1, 2, 3, 4]}, "4 tokens end a text"),
     "small": ({"vocab_size": 300}, {}, "the tokenizer has 310 tokens and model.vocab_size = 300"),
-    "yarn": (
-        {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24, "truncate": False}},
-        {},
-        "model.rope_scaling.truncate = False",
-    ),
+    "ramp": ({"rope_scaling": {**YARN, "truncate": False}, "qk_norm": True}, {}, "qwen3 has no table of frequencies"),
 }
 
 

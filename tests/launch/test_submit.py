@@ -166,7 +166,8 @@ def test_time_limits(time, expected):
 def test_exit_code_75_puts_the_job_back_into_the_queue(tmp_path, code, again, array, expected):
     script = (
         f'srun() {{ return {code}; }}\nscontrol() {{ echo "$@"; }}\nsleep() {{ :; }}\nset -euo pipefail\n'
-        f"again={again} restarts=2 pause=1\nsource {shlex.quote(str(batch.TEMPLATES / 'job.sh'))}\nrun_until_done true\nqueue_again"
+        f"again={again} restarts=2 pause=1\nsource {shlex.quote(str(batch.TEMPLATES / 'job.sh'))}\n"
+        "run_until_done true\nqueue_again"
     )
     place = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7"}
     place |= {"SLURM_ARRAY_JOB_ID": "9", "SLURM_ARRAY_TASK_ID": "3"} if array else {}
@@ -187,3 +188,25 @@ def test_templates_have_comments_and_pass_shellcheck():
         [str(shellcheck), "-x", *map(str, scripts)], capture_output=True, text=True, cwd=batch.TEMPLATES.parent
     )
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("variables", "start"),
+    [
+        ({}, ["srun", "--cpu-bind=none"]),
+        ({"prepare_with": "mpirun"}, ["mpirun", "-n", "3", "--map-by", "node", "--bind-to", "none"]),
+        ({"SLURM_ARRAY_TASK_COUNT": "8", "SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "1"}, []),
+    ],
+)
+def test_prepare_is_started_by_srun_by_mpirun_or_as_part_of_an_array(tmp_path, variables, start):
+    for name in ("srun", "mpirun", "python3"):
+        (tmp_path / name).write_text(f'#!/bin/bash\nprintf "%s\\0" {name} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    place = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3"}
+    place |= {"SLURM_ARRAY_JOB_ID": "7", "here": str(batch.TEMPLATES)} | variables
+    script = ["bash", str(batch.TEMPLATES / "prepare.sbatch"), "my crawl/a b.jsonl", "--output", "$HOME"]
+    done = subprocess.run(script, capture_output=True, text=True, env=place)
+    assert done.returncode == 0, done.stderr
+    part = [] if start else ["--part", "4/8"]
+    expected = [*start, "python3", "-m", "launch.megaxf", "prepare", "my crawl/a b.jsonl", "--output", "$HOME", *part]
+    assert done.stdout.split("\0")[:-1] == expected

@@ -18,6 +18,7 @@ from megaxf.config_checks import disagreements
 from megaxf.config_data import Data
 from megaxf.config_errors import ConfigError, explain
 from megaxf.config_files import dump_yaml, read_model_file, read_run_file
+from megaxf.config_guards import Guards
 from megaxf.config_section import Decay, NonNegative, NonNegativeFloat, Positive, PositiveFloat, Section
 from megaxf.models.registry import family
 
@@ -44,6 +45,8 @@ class Train(Section):
     """Coefficient of the squared log-partition penalty (PaLM, arXiv 2204.02311)."""
     compile: bool = False
     """torch.compile each layer."""
+    exit_after_minutes: PositiveFloat | None = None
+    """Save and stop such that all is over so many minutes after the start: the time of a slot."""
 
     @field_validator("precision", mode="before")
     @classmethod
@@ -194,6 +197,7 @@ class Run(Section, Generic[ModelConfig]):
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
     metrics: Metrics = Metrics()
+    guards: Guards = Guards()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as plain settings, since the type of a run with its model has no name to be found by."""

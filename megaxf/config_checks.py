@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from megaxf.config_data import portions
+from megaxf.config_guards import REWIND
 from megaxf.config_layout import LAYOUT_CHECKS, divisors
 
 
@@ -129,6 +130,21 @@ def _text_comes_alone_and_in_a_row(data: Any) -> Iterator[str]:
             )
 
 
+def _rewinding_is_possible(guards: Any, checkpoint: Any, data: Any) -> Iterator[str]:
+    keys = [name for name in ("on_non_finite", "on_spike") if getattr(guards, name) == REWIND]
+    if keys and not checkpoint.every:
+        yield (
+            f"guards.{keys[0]} = {REWIND} needs checkpoints to go back to, but checkpoint.every = 0 saves the last "
+            "step only; set it to some hundreds of steps"
+        )
+    texts = [name for name, source in data.sources.items() if source.dataset]
+    if keys and texts:
+        yield (
+            f"guards.{keys[0]} = {REWIND} cannot pass over text that is tokenised while training "
+            f"(data.sources.{texts[0]}.dataset); use megaxf prepare, or another policy"
+        )
+
+
 def _batches_are_whole(train: Any) -> Iterator[str]:
     if train.global_batch_size % train.micro_batch_size:
         yield (
@@ -188,6 +204,7 @@ CHECKS: dict[Callable[..., Iterator[str]], tuple[str, ...]] = {
     _lengths_are_parts_of_the_longest: ("data",),
     _stores_have_a_cache: ("data",),
     _text_comes_alone_and_in_a_row: ("data",),
+    _rewinding_is_possible: ("guards", "checkpoint", "data"),
     _batches_are_whole: ("train",),
     _schedule_fits_the_run: ("schedule", "train"),
     _peak_is_the_peak: ("schedule", "optimizer"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ on several GPUs or machines the same arguments go to the file that torchrun, sru
   mpirun -n 8 python launch/pretrain.py run.yaml
 
 exit codes: 0 trained to the end (or was already), 2 a fault in configuration, data or checkpoint,
-  3 stopped since loss or gradient were not finite, 75 stopped by a signal after saving: start again to continue,
+  3 stopped by a guard: loss or gradient not finite, a spike, replicas that differ; nothing is saved after it
+  69 a rank was lost or stood still, so that all were ended: start again to go on from the newest checkpoint
+  75 asked to stop (a signal, the file STOP, train.exit_after_minutes), and saved: start again to continue
   130 interrupted twice, at once and without saving
 """
 
@@ -74,16 +77,18 @@ def _check(run: Run[Any], world_size: int, arguments: argparse.Namespace) -> int
 def _train(run: Run[Any], launch: Launch, arguments: argparse.Namespace) -> int:
     from launch.rendezvous import connect, disconnect
 
-    device = connect(launch)
+    device = connect(launch, run.guards.timeout_seconds)
 
     from megaxf.parallel.mesh import build_mesh
     from megaxf.train.console import Report
     from megaxf.train.guards import Signals
+    from megaxf.train.guards.heartbeat import Heartbeat
     from megaxf.train.loop import train
 
     mesh = build_mesh(run.parallel.degrees(), run.parallel.order)
     report = Report(run.train.steps, quiet=launch.rank != 0)
-    with Signals() as signals:
+    stacks = Path(run.run_folder) / "stacks"
+    with Signals() as signals, Heartbeat(mesh, stacks, run.guards.timeout_seconds) as heartbeat:
         outcome = train(
             run,
             mesh,
@@ -93,6 +98,7 @@ def _train(run: Run[Any], launch: Launch, arguments: argparse.Namespace) -> int:
             launcher=launch.launcher,
             must_resume=arguments.resume,
             allow_missing=arguments.allow_missing,
+            beat=heartbeat.beat,
         )
     disconnect()
     return int(outcome)

@@ -33,6 +33,8 @@ class Checkpoints:
         """saved_step: of the checkpoint that the run goes on from."""
         self.saved_step = saved_step
         """Of the newest checkpoint that is complete."""
+        self.seconds = 0.0
+        """That the last one took; 0 before there is one."""
         self._run, self._mesh, self._folder, self._say = run, mesh, folder, say
         self._buffers = HostBuffers()
         self._flight: Background[Place] | None = None
@@ -96,6 +98,11 @@ class Checkpoints:
         while self._flight is not None:
             self.advance()
 
+    def newest(self) -> int:
+        """The step of the newest checkpoint once none is in flight."""
+        self.finish()
+        return self.saved_step
+
     def _saved(self, path: Place, how: str) -> None:
-        self.saved_step = self._step
-        self._say(f"saved {path} in {time.perf_counter() - self._began:.1f} s{how}")
+        self.saved_step, self.seconds = self._step, time.perf_counter() - self._began
+        self._say(f"saved {path} in {self.seconds:.1f} s{how}")

@@ -30,7 +30,11 @@ from megaxf.train.console import Report
 from megaxf.train.environment import describe, idle_cores
 from megaxf.train.evaluate import evaluate, validation_rows
 from megaxf.train.feed import Feed
-from megaxf.train.guards import Outcome
+from megaxf.train.guards import Outcome, Requests
+from megaxf.train.guards.documents import documents_of
+from megaxf.train.guards.numbers import Finding, NumberGuard, explain, without
+from megaxf.train.guards.replicas import compare_replicas
+from megaxf.train.guards.stop import LAUNCHERS
 from megaxf.train.metrics import Recorder, TrainRecord, last_step
 from megaxf.train.plots import plot_loss
 from megaxf.train.positions import Positions
@@ -40,6 +44,9 @@ from megaxf.train.schedules import rate_of
 from megaxf.train.sources import check_files, epoch_warnings, open_run
 from megaxf.train.start import Position, load, look, same_on_all_ranks
 from megaxf.train.throughput import Peak, find_peak, flops_per_token, hardware_flops_per_token
+
+Beat = Callable[[int, str], None]
+"""Takes a step and a phase."""
 
 
 def train(
@@ -52,12 +59,15 @@ def train(
     launcher: str = "",
     must_resume: bool = False,
     allow_missing: bool = False,
+    beat: Beat = lambda step, phase: None,
 ) -> Outcome:
     """Train until the last step, a stop or a divergence; collective.
 
-    stop: asked once a step whether this rank wants to end the run; one rank's wish is all ranks'.
+    stop: asked once a step whether a signal asks this rank to end the run; one rank's wish is all ranks'.
+    launcher: the program that has started the ranks.
     must_resume: a run folder without a checkpoint is an error.
     allow_missing: the checkpoint may be of another model: what it lacks begins anew, and each tensor of that is said.
+    beat: is told where this rank is, a step and one of guards.watch.PHASES.
     Raises ConfigError, DataError and CheckpointError, the same on every rank, before the first step where possible.
     """
     check_world(run, mesh.world_size)
@@ -66,12 +76,18 @@ def train(
     if standing.step >= run.train.steps:
         report.say(f"{run.run_folder} stands at step {standing.step} of {run.train.steps}: nothing is left to do")
         return Outcome.DONE
+    watched = folder.path if mesh.rank == 0 else None
+    requests = Requests(stop, watched, run.train.exit_after_minutes, launcher in LAUNCHERS)
+    guards.agreed(mesh, requests.refuse_start)
+    numbers, as_asked = NumberGuard(run, standing.passed_over), run
+    run = without(as_asked, numbers.passed_over)
     batches, validation = guards.agreed(mesh, lambda: (open_run(run), validation_rows(run)))
     guards.agreed(mesh, lambda: check_files(batches) if mesh.rank == 0 else None)
     guards.agreed(mesh, lambda: epoch_warnings(run, batches))
     same_on_all_ranks(run, batches, mesh)
     engine = create(run, mesh, device)
-    position = load(folder, engine, mesh, batches, report, allow_missing)
+    beat(standing.step, "load")
+    position = load(folder, engine, mesh, batches, report, numbers, allow_missing)
     environment = describe(mesh, device, launcher, position.step)
     if mesh.rank == 0:
         folder.write_start(run, environment)
@@ -82,12 +98,20 @@ def train(
     report.say(_start_line(position, environment, peak))
     if device.type == "cpu" and (advice := idle_cores(environment)):
         report.warn(advice)
-    feed = Feed(batches, run, mesh, device, position.samples, position.step)
-    trainer = Trainer(run, mesh, device, engine, feed, validation, folder, report, peak, position)
-    try:
-        outcome = trainer.run_to_end(stop)
-    finally:
-        trainer.close()
+    outcome = None
+    while outcome is None:
+        feed = Feed(batches, run, mesh, device, position.samples, position.step)
+        trainer = Trainer(
+            run, mesh, device, engine, feed, validation, folder, report, peak, position, requests, numbers, beat
+        )
+        try:
+            outcome = trainer.run_to_end()
+        finally:
+            trainer.close()
+        if outcome is None:
+            run = without(as_asked, numbers.passed_over)
+            batches = guards.agreed(mesh, lambda run=run: open_run(run))  # type: ignore[misc]
+            position = load(folder, engine, mesh, batches, report, numbers)
     barrier(mesh)  # A launcher ends all ranks when the first leaves with a code that is not 0: rank 0 has drawn by now.
     return outcome
 
@@ -106,6 +130,9 @@ class Trainer:
     report: Report
     peak: Peak
     position: Position
+    requests: Requests
+    numbers: NumberGuard
+    beat: Beat
 
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.run, self.mesh, self.folder, self.report.say, self.position.step)
@@ -115,24 +142,35 @@ class Trainer:
         place = self.position.step, self.position.tokens
         self.recorder = Recorder(self.folder.metrics, board, *place) if self.mesh.rank == 0 else None
 
-    def run_to_end(self, stop: Callable[[], bool]) -> Outcome:
-        """All remaining steps, with evaluations and checkpoints when they are due; collective."""
+    def run_to_end(self) -> Outcome | None:
+        """All remaining steps, with evaluations and checkpoints when they are due; collective.
+
+        None: go on from the newest checkpoint, without the data that the guards have passed over.
+        """
+        seconds = 0.0
         if self.position.step == 0:
             self.evaluate()
         while self.position.step < self.run.train.steps:
             started = time.perf_counter()
+            self.beat(self.position.step + 1, "data")
             batch, fault = guards.attempt(self.feed.next)
-            flags = stop(), fault is not None, self.checkpoints.busy()
+            flags = self.requests.stop(seconds, self.checkpoints.seconds), fault is not None, self.checkpoints.busy()
             stopping, failed, writing = guards.any_rank(self.mesh, self.device, *flags)
             if not writing:
                 self.checkpoints.advance()
             if stopping or failed:
                 self.save(last=True)
                 guards.raise_first(self.mesh, fault)
-                self.report.say(f"stopped after step {self.position.step}; the same command continues")
+                why = self.requests.reason or "another rank was asked to"
+                self.report.say(f"stopped after step {self.position.step} ({why}); the same command continues")
                 return Outcome.STOPPED
             assert batch is not None
-            if not self.advance(batch, started):
+            self.beat(self.position.step + 1, "train" if seconds else "first step")
+            finding = self.advance(batch, started)
+            seconds = time.perf_counter() - started
+            if finding and finding.ends:
+                return None if finding.passed_over else Outcome.DIVERGED
+            if self._replicas_are_due() and not self.replicas_are_alike():
                 return Outcome.DIVERGED
             if self._due(self.run.evaluate.every):
                 self.evaluate()
@@ -142,13 +180,14 @@ class Trainer:
         self.report.say(f"done: {self.position.step:,} steps, {self.position.tokens:,} tokens{board}")
         return Outcome.DONE
 
-    def advance(self, batch: list[TorchBatch], started: float) -> bool:
-        """One optimizer step; false where the run has diverged, on all ranks alike; collective."""
-        step, _, tokens = self.position
+    def advance(self, batch: list[TorchBatch], started: float) -> Finding | None:
+        """One optimizer step; gives what is wrong with it, on all ranks alike; collective."""
+        step, samples, tokens = self.position
         rate = rate_of(self.run, step + 1)
-        result = self.engine.train_step(batch, rate)
+        result = self.engine.train_step(batch, rate, self.numbers.limit(step + 1))
+        finding = self.numbers.judge(step + 1, result, self.checkpoints.newest, self.mesh, self.device)
         seconds = time.perf_counter() - started
-        self.skipped += result.skipped
+        self.skipped += result.skipped or (finding is not None and finding.action == "skip")
         portion = portion_at(self.run, step + 1)
         self.position = Position(step + 1, self.feed.position, tokens + portion.tokens)
         speed = portion.tokens / seconds
@@ -175,19 +214,33 @@ class Trainer:
         if self.recorder:
             self.recorder.train(record)
         self.report.step(record)
-        if not (sound := guards.is_sound(result)):
-            self.checkpoints.finish()
-            self.report.warn(
-                f"loss or gradient of step {step + 1} is not finite: all ranks stop here and save nothing; the newest "
-                f"checkpoint is of step {self.checkpoints.saved_step}. Start again with a lower "
-                "optimizer.learning_rate, a longer warm-up, or other data"
-            )
+        if finding:
+            self.report.warn(explain(finding, step + 1, result.loss, self.checkpoints.saved_step))
+            if self.recorder:
+                numbers = {"loss": result.loss, "gradient_norm": result.grad_norm}
+                documents = documents_of(self.run, self.feed.batches, step + 1, samples)
+                where = {"samples": [samples, self.position.samples - 1], "documents": documents}
+                self.recorder.guard(step + 1, **finding._asdict(), **numbers, **where)
         elif result.skipped:
             self.report.warn(f"step {step + 1} is skipped: a gradient overflowed in fp16; the loss scale is lowered")
-        return sound
+        return finding
+
+    def replicas_are_alike(self) -> bool:
+        """Compare the weights of data-parallel ranks; collective, and the same on all."""
+        step, problem = self.position.step, compare_replicas(self.engine.replicated(), self.mesh, self.device)
+        if problem is None:
+            return True
+        self.report.warn(
+            f"after step {step}, {problem}. All ranks stop here and save nothing; the newest checkpoint is of step "
+            f"{self.checkpoints.newest()}. The memory of such a rank may be faulty: start again on other hosts"
+        )
+        if self.recorder:
+            self.recorder.guard(step, found="replicas", action="stop", why=problem)
+        return False
 
     def evaluate(self) -> None:
         """The validation loss of each source; collective."""
+        self.beat(self.position.step, "evaluate")
         for source, rows in self.validation.items():
             found = evaluate(self.engine, rows, source, self.run, self.mesh, self.device)
             if self.recorder:
@@ -197,12 +250,13 @@ class Trainer:
     def save(self, last: bool) -> None:
         """A checkpoint of this step, unless there is one; complete on return where it is the last; collective."""
         step, samples, tokens = self.position
+        self.beat(step, "save")
         if not self.checkpoints.begin(step, last):
             return
         if self.positions:
             self.positions.checkpoint(Point(step, samples))
         batches = self.feed.batches
-        extra = {"samples": samples, "tokens": tokens, "data": batches.state(samples)}
+        extra = {"samples": samples, "tokens": tokens, "data": batches.state(samples), "guards": self.numbers.state()}
         self.checkpoints.save(self.engine, step, (extra, batches.tokenizer_folder()), last)
 
     def close(self) -> None:
@@ -230,6 +284,11 @@ class Trainer:
     def _source_losses(self, result: StepResult) -> dict[str, float]:
         found = zip(sorted(self.run.data.sources), result.by_source, strict=False)
         return {source: nll / tokens for source, (nll, tokens) in found if tokens}
+
+    def _replicas_are_due(self) -> bool:
+        """Before every checkpoint, too: it would hold what one of them has."""
+        every = self.run.guards.replica_check_every
+        return bool(every) and (self._due(every) or self._due(self.run.checkpoint.every))
 
     def _due(self, every: int) -> bool:
         step = self.position.step

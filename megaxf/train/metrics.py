@@ -1,6 +1,7 @@
 """What is recorded of a run: a line in metrics.jsonl and TensorBoard scalars for each step and each evaluation.
 
     {"kind": "train", "step": 12, "tokens": 98304, "loss": 4.1, "learning_rate": 0.0003, ...}
+    {"kind": "guard", "step": 12, "at_step": 15, "found": "spike", "action": "rewind-and-skip-data", ...}
     {"kind": "evaluation", "step": 12, "tokens": 98304, "source": "books", "loss": 4.0, "perplexity": 54.6, ...}
 
 `tokens` counts what the run has read so far: sequences x sequence length over all data-parallel ranks. A number that is
@@ -71,6 +72,9 @@ TAGS = {
 }
 """Field of a TrainRecord -> TensorBoard tag, over steps."""
 
+GUARD = "guard"
+"""Kind of the records of what guards have found."""
+
 _TAIL = 1 << 16
 """Bytes that hold at least one whole record."""
 
@@ -99,6 +103,10 @@ class Recorder:
         self._scalars({f"evaluation/{found.source}/{name}": fields[name] for name in names}, step, tokens)
         for board in self._boards:
             board.flush()
+
+    def guard(self, step: int, **values: Any) -> None:
+        """Record what a guard has found."""
+        self._line(GUARD, {"step": step, "at_step": step, **values})
 
     def close(self) -> None:
         """Write what is still held."""
@@ -150,10 +158,14 @@ def last_step(file: Path) -> int | None:
 
 
 def truncate(file: Path, step: int) -> None:
-    """Drop the records beyond `step`; at step 0, where the run starts anew, all of them."""
+    """Drop the records beyond `step`; at step 0, where the run starts anew, all of them.
+
+    What guards have found stays, at `step`: it tells why the run went back. `at_step` still says where it was.
+    """
     if not file.exists():
         return
-    kept = [record for record in read_records(file) if step and record["step"] <= step]
+    found = [one if one["kind"] != GUARD else one | {"step": min(one["step"], step)} for one in read_records(file)]
+    kept = [one for one in found if one["kind"] == GUARD or (step and one["step"] <= step)]
     temporary = file.with_suffix(".part")
     with open(temporary, "w", encoding="utf-8") as lines:
         lines.writelines(json.dumps(record) + "\n" for record in kept)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from megaxf.train.metrics import read_records
+from megaxf.train.metrics import GUARD, read_records
 
 Curve = tuple[list[float], list[float]]
 
@@ -49,7 +49,7 @@ def curves(metrics: Path) -> tuple[Curve, dict[str, Curve], float]:
     evaluations: dict[str, Curve] = defaultdict(lambda: ([], []))
     last: dict[str, Any] = {"tokens": 0, "step": 1}
     for record in read_records(metrics):
-        if record["loss"] is None:
+        if record["kind"] == GUARD or record["loss"] is None:
             continue
         curve = train if record["kind"] == "train" else evaluations[record["source"]]
         curve[0].append(record["step"])

@@ -19,6 +19,7 @@ from megaxf.parallel.collectives import broadcast_object, gather_objects
 from megaxf.parallel.mesh import Mesh
 from megaxf.train.console import Report
 from megaxf.train.guards import agreed
+from megaxf.train.guards.numbers import NumberGuard, Steps
 from megaxf.train.resume import compare
 from megaxf.train.run_folder import RunFolder
 from megaxf.train.sources import AnyBatches
@@ -39,6 +40,8 @@ class Standing(NamedTuple):
     step: int
     sentences: list[str]
     """What has changed since, and what follows."""
+    passed_over: list[Steps]
+    """Steps whose data the guards have passed over."""
 
 
 def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool, allow_missing: bool) -> Standing:
@@ -51,12 +54,14 @@ def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool, allow_missi
         for found in reversed(checkpoint.list_checkpoints(folder.checkpoints)):
             with suppress(checkpoint.DamagedCheckpoint):  # as loading passes over it, and says so
                 if found.fault is None:
-                    return Standing(found.step, _compare(run, found, allow_missing))
+                    guards = checkpoint.read_extra(found.path).get("guards", {})
+                    passed_over = [(first, last) for first, last in guards.get("passed_over", [])]
+                    return Standing(found.step, _compare(run, found, allow_missing), passed_over)
         if must_resume:
             raise ConfigError("--resume", [f"run_folder = {folder.path} holds no complete checkpoint to go on from"])
         if folder.config.exists():
             compare(run, folder.config.read_bytes(), str(folder.config), 0)
-        return Standing(0, [])
+        return Standing(0, [], [])
 
     standing = broadcast_object(agreed(mesh, look_at_it), mesh)
     assert standing is not None
@@ -80,9 +85,15 @@ def same_on_all_ranks(run: Run, batches: AnyBatches, mesh: Mesh) -> None:
 
 
 def load(
-    folder: RunFolder, engine: Engine, mesh: Mesh, batches: AnyBatches, report: Report, allow_missing: bool
+    folder: RunFolder,
+    engine: Engine,
+    mesh: Mesh,
+    batches: AnyBatches,
+    report: Report,
+    numbers: NumberGuard,
+    allow_missing: bool = False,
 ) -> Position:
-    """The newest sound checkpoint into the engine; collective."""
+    """The newest sound checkpoint into the engine, and what the guard knew then; collective."""
     extra: dict[str, Any] | None = checkpoint.load_latest(
         folder.checkpoints, engine, mesh, report.warn, allow_missing=allow_missing
     )
@@ -93,6 +104,8 @@ def load(
             report.warn(f"since {extra['path']}: {sentence}")
         if isinstance(batches, OnlineBatches):
             batches.go_on(extra["data"])
+    if "guards" in extra:
+        numbers.load(extra["guards"])
     _check_phases(batches.phases, Position(extra["step"], extra["samples"]), extra["path"])
     return Position(extra["step"], extra["samples"], extra["tokens"])
 

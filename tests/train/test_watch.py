@@ -1,0 +1,115 @@
+"""Ranks that are silent, have failed or stand still are found and named, and all others end (field report 87)."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from megaxf.train.guards import Outcome
+from megaxf.train.guards.watch import Beat, Watch, read_beat
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def watching(*places, timeout=10.0):
+    """A watch at time 0 that has seen ranks at (step, phase), on hosts a, b, ..."""
+    watch = Watch(timeout)
+    see(watch, 0.0, *places)
+    return watch
+
+
+def see(watch, now, *places):
+    for rank, place in enumerate(places):
+        if place is not None:
+            watch.see(rank, Beat("abcdef"[rank], *place, number=int(10 * now)), now)
+
+
+def test_a_beat_comes_back_from_its_text():
+    beat = Beat("node 7", 12, "failed: OSError: disk", 3)
+    assert read_beat(beat.to_text()) == beat
+
+
+def test_a_silent_rank_is_named_with_its_host_and_the_last_step_of_each():
+    watch = watching((5, "train"), (5, "train"), (5, "data"))
+    for now in (4.0, 8.0, 11.0):
+        see(watch, now, (5, "train"), None, (5, "train"))
+    assert watch.verdict(9.0) is None
+    verdict = watch.verdict(11.0)
+    assert "rank 1 (b) has been silent for 11 s" in verdict.text
+    assert "rank 0" not in verdict.text.split(". ")[0]
+    assert verdict.text.endswith("Last heard of: step 5 (train): rank 0 (a), rank 1 (b), rank 2 (c)")
+    assert watch.verdict(9.0, patience=8.0) is not None, "once a message has failed, less silence tells"
+
+
+def test_a_rank_that_failed_is_named_at_once_with_why():
+    watch = watching((5, "train"), (5, "failed: OSError: the disk is full"))
+    assert watch.verdict(0.0).text.startswith(
+        "rank 1 (b) failed: OSError: the disk is full. Last heard of: step 5 (failed)"
+    )
+
+
+def test_where_no_rank_comes_further_those_behind_are_to_show_their_stacks():
+    watch = watching((5, "train"), (4, "data"), (5, "data"))
+    places = (6, "train"), (5, "data"), (6, "train")
+    for now in (3.0, 9.0, 14.0):
+        see(watch, now, *places)
+    assert watch.verdict(12.9) is None, "they came further at 3"
+    verdict = watch.verdict(14.0)
+    assert verdict.stuck == [1]
+    assert "no rank has come further for 11 s; behind the others, or where they are: rank 1 (b)." in verdict.text
+
+
+@pytest.mark.parametrize("phase", ["start", "first step", "evaluate", "save"])
+def test_slow_phases_have_more_time(phase):
+    watch = watching((5, phase), (5, "train"))
+    see(watch, 59.0, (5, phase), (5, "train"))
+    assert watch.verdict(59.0) is None
+    see(watch, 61.0, (5, phase), (5, "train"))
+    assert watch.verdict(61.0).stuck == ([0] if phase in ("start", "first step") else [1])
+
+
+def test_ranks_that_are_done_are_not_missed():
+    watch = watching((5, "done"), (5, "done"))
+    assert watch.verdict(1e6) is None
+
+
+STAND_STILL = """
+import sys, time
+import torch.distributed as dist
+from pathlib import Path
+from megaxf.parallel.mesh import build_mesh
+from megaxf.train.guards.heartbeat import Heartbeat
+
+rank, folder = int(sys.argv[1]), Path(sys.argv[2])
+
+def sleep_for_ever():
+    time.sleep(1000)
+
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+with Heartbeat(build_mesh(), folder / "stacks", timeout=3.0) as heartbeat:
+    for step in range(1, 4):
+        heartbeat.beat(step, "data")
+        if step == 3 and rank == 1:
+            sleep_for_ever()
+        heartbeat.beat(step, "train")
+        dist.barrier()
+"""
+
+
+def test_a_rank_that_stands_still_ends_all_and_shows_where_it_stood(tmp_path):
+    (tmp_path / "ranks.py").write_text(STAND_STILL)
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "ranks.py", str(rank), str(tmp_path)], cwd=tmp_path, env=env, stderr=subprocess.PIPE
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=120)[1].decode() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [Outcome.LOST] * 2, said
+    assert "no rank has come further for 3 s; behind the others, or where they are: rank 1 (" in said[0]
+    assert "Last heard of: step 3 (data): rank 1" in said[0] and "step 3 (train): rank 0" in said[0]
+    assert [path.name for path in (tmp_path / "stacks").iterdir()] == ["rank-00001.txt"]
+    assert "in sleep_for_ever" in (tmp_path / "stacks" / "rank-00001.txt").read_text()

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-cluster lint format check-tools clean
+.PHONY: help install demo test test-all test-cluster chaos lint format check-tools clean
 
 help:
 	@echo "make demo      the whole path on real text: prepare, pretrain, convert, generate (about 10 minutes on two cores)"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-all  the tests, with the long ones: layouts on more ranks, launchers"
 	@echo "make test-cluster  runs on a real Slurm of two nodes, under mpirun, and on hosts in network namespaces"
 	@echo "make test-llama-cpp  exported GGUF files on llama.cpp, which is built from source first (half an hour on one core)"
+	@echo "make chaos     a run is killed 25 times at random, and ends as one that nobody disturbed"
 	@echo "make lint      ruff, mypy and the tests of the house rules"
 	@echo "make format    let ruff lay out the code"
 	@echo "make install   only create $(VENV) with the known-good versions of requirements.txt"
@@ -56,6 +57,9 @@ test-cluster: $(INSTALLED)
 test-llama-cpp: $(INSTALLED)
 	CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(BIN)/python -m pip install --quiet llama-cpp-python==0.3.36
 	$(BIN)/python -m pytest tests/convert/test_llama_cpp.py
+
+chaos: $(INSTALLED)
+	$(BIN)/python -m tests.end_to_end.chaos --kills 25 --seed 1
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

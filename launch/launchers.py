@@ -96,7 +96,7 @@ def _from_torchrun(env: Environment) -> Launch:
 
 
 def _from_mpi(env: Environment, names: tuple[str, ...], local_size: str, job: str | None) -> Launch:
-    """names: the variables of rank, size and rank on this host. Processes started by hand are their parent's job."""
+    """names: the variables of rank, size and rank on this host. Without a job's name, the parent of a host's ranks is one."""
     _need_all(env, names)
     world_size = _number(env, names[1])
     on_this_host = _number(env, local_size, world_size)
@@ -108,7 +108,7 @@ def _from_mpi(env: Environment, names: tuple[str, ...], local_size: str, job: st
         launcher="mpirun",
         address=env.get("MASTER_ADDR") or (HERE if on_this_host == world_size else None),
         port=_port(env),
-        job=f"mpirun {job or os.getppid()}",
+        job=f"mpirun {job or (os.getppid() if on_this_host == world_size else '')}",
     )
 
 

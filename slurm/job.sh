@@ -57,7 +57,7 @@ queue_again() {
     echo "job $job was cancelled (exit code $code); the same command continues"
   elif [ "$code" = "$STOPPED" ] && [ "${again:?}" = requeue ]; then
     echo "job $job stopped and saved; it goes back into the queue"
-    scontrol requeue "$job"
+    scontrol requeue "$job" || { echo "the site forbids it: use megaxf submit --chain" >&2 && exit "$code"; }
     sleep 60 # Slurm ends this shell.
   else
     echo "job $job ends with exit code $code"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-TIMEOUT = timedelta(minutes=10)
+TIMEOUT_SECONDS = 600.0
 """How long a collective may wait for a rank."""
 CONNECT_SECONDS = 300.0
 
@@ -41,14 +41,15 @@ def detect(environment: Mapping[str, str] | None = None) -> Launch:
     return find_place(os.environ if environment is None else environment)
 
 
-def connect(launch: Launch) -> torch.device:
+def connect(launch: Launch, timeout_seconds: float = TIMEOUT_SECONDS) -> torch.device:
     """Start torch.distributed (nccl and gloo on GPUs, gloo without) and give this rank's device; collective.
 
+    timeout_seconds: how long a collective may wait for a rank.
     Raises ConfigError where the host has fewer GPUs than ranks, where ranks do not come, or come twice.
     """
     import torch.distributed as dist
 
-    device = _device(launch)
+    device, timeout = _device(launch), timedelta(seconds=timeout_seconds)
     _share_cores(launch, device)
     os.environ["LOCAL_RANK"] = str(launch.local_rank)  # DeepSpeed takes its device from here
     if launch.alone:
@@ -59,13 +60,13 @@ def connect(launch: Launch) -> torch.device:
         if launch.launcher == "torchrun":  # Its agent has a store for its ranks, and looks after them.
             place = {"init_method": f"tcp://{launch.address}:{launch.port}"}
         else:
-            place = {"store": _store(launch)}
+            place = {"store": _store(launch, timeout)}
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
         **place,
         rank=launch.rank,
         world_size=launch.world_size,
-        timeout=TIMEOUT,
+        timeout=timeout,
     )
     return device
 
@@ -102,15 +103,15 @@ def choose_interface(launch: Launch) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", named)
 
 
-def _store(launch: Launch) -> Store:
+def _store(launch: Launch, timeout: timedelta) -> Store:
     """The store of all ranks: on rank 0, at a port that the system gives it and that the meeting tells the others."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     seconds, world_size = connect_seconds(), launch.world_size
     if launch.rank > 0:
         port = int(meet(launch, "", seconds))
-        return TCPStore(str(launch.address), port, world_size, is_master=False, timeout=TIMEOUT)
-    store = TCPStore(HERE, 0, world_size, is_master=True, timeout=TIMEOUT, wait_for_workers=False)
+        return TCPStore(str(launch.address), port, world_size, is_master=False, timeout=timeout)
+    store = TCPStore(HERE, 0, world_size, is_master=True, timeout=timeout, wait_for_workers=False)
     meet(launch, str(store.port), seconds)
     return store
 

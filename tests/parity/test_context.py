@@ -18,6 +18,19 @@ OTHER_ORDER = {"order": ["context", "pipeline", "tensor", "data"]}
 TRAIN = {"micro_batch_size": 2}
 
 
+LONGER_ZERO = ((1, "untied"), (2, "tied"), (3, "untied"))
+LONGER = (
+    "context 4, ZeRO 3",
+    "context 2, data 2",
+    "context 2, data 2, ZeRO 2",
+    "context 2, tensor 2",
+    "context 2, tensor 2 with sequence, ZeRO 1",
+    "context 2, tensor 2 with sequence, ZeRO 3",
+    "context 2, pipeline 2",
+)
+"""Left to `make test-all`."""
+
+
 @pytest.fixture(scope="module")
 def expected(run_on):
     """The curves of one process, by model, data and precision."""
@@ -45,7 +58,9 @@ def test_two_ranks(run_on, expected, model, isolated):
         assert_same(got, expected(model, isolated), 1e-5)
 
 
-@pytest.mark.parametrize(("stage", "model"), [(1, "untied"), (2, "tied"), (3, "untied"), (3, "tied")])
+@pytest.mark.parametrize(
+    ("stage", "model"), [(3, "tied"), *(pytest.param(*case, marks=pytest.mark.long) for case in LONGER_ZERO)]
+)
 def test_zero(run_on, expected, stage, model):
     assert_same(run_on(2, cell, model, CONTEXT, stage)[1], expected(model), 1e-5)
 
@@ -70,10 +85,6 @@ FOUR = {
     "context 2, pipeline 2": (PIPELINE, 1, "tied"),
     "context 2, pipeline 2, two parts a stage": (PIPELINE | {"pipeline_schedule": "dualpipev"}, 1, "four layers"),
 }
-
-
-LONGER = ("context 4, ZeRO 3", "context 2, tensor 2 with sequence, ZeRO 1")
-"""Left to `make test-all`."""
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,13 @@ Sizes differ from each other, weights are large enough that attention is far fro
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 
+from megaxf.config import load_model
 from megaxf.generate import Sampling, generate
 from megaxf.models.attention import BACKENDS
 from megaxf.models.loss import chunked_cross_entropy
+from megaxf.plan.parameters import count
 from tests.parity.families import CASES, as_theirs, our_model, their_model
 
 LENGTH = 56
@@ -45,6 +48,19 @@ def test_logits_loss_and_every_gradient(case, backend):
     assert gradients.keys() == expected.keys()
     for name, gradient in gradients.items():
         assert distance(gradient, expected[name]) < TOLERANCE, name
+
+
+def test_shipped_models_have_as_many_parameters_as_in_transformers():
+    pythia = {"vocab_size": 50304, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+    pythia |= {"intermediate_size": 3072}
+    for name, theirs in {
+        "gpt2": lambda: GPT2LMHeadModel(GPT2Config()),
+        "pythia-160m": lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**pythia)),
+        "gpt-neox-20b": lambda: GPTNeoXForCausalLM(GPTNeoXConfig()),
+    }.items():
+        with torch.device("meta"):
+            expected = sum(parameter.numel() for parameter in theirs().parameters())
+        assert count(load_model(name)).total == expected
 
 
 @pytest.mark.parametrize("case", CASES)

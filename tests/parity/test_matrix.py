@@ -51,8 +51,14 @@ LONGER = (
     "PP 2 x DP 2, interleaved",
     "PP 2 x DP 2, dualpipev",
     "CP 2 x TP 2 + SP x DP 2",
+    "PP 2 x TP 2 x DP 2",
+    "DP 2, ZeRO 1",
+    "DP 2, ZeRO 2",
+    "TP 2, ZeRO 2",
+    "CP 2, ZeRO 1",
+    "CP 2, ZeRO 2",
 )
-"""Layouts left to `make test-all` wholly: each joins what others have apart."""
+"""Layouts left to `make test-all` wholly: each joins what others have apart, or lies between two others."""
 
 
 def _cells():

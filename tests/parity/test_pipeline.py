@@ -72,7 +72,7 @@ def test_eight_ranks(run_on, expected, schedule):
         assert_same(got, expected("five layers, tied"), 1e-5)
 
 
-@pytest.mark.parametrize("model", ["five layers", "five layers, tied"])
+@pytest.mark.parametrize("model", [pytest.param("five layers", marks=pytest.mark.long), "five layers, tied"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_bf16(run_on, expected, schedule, model):
     """Tolerances as those of tests/parity/test_engines.py, for the same reasons: roundings of 2^-9.

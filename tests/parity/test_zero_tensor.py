@@ -16,13 +16,14 @@ def cell(model, ranks, stage, train):
     return curve(model, parallel={"tensor_parallel_size": ranks}, engine={"zero_stage": stage}, train=train)
 
 
-@pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long), 3])
+@pytest.mark.long
+@pytest.mark.parametrize("stage", [1, 2, 3])
 def test_one_key_value_head_on_four_ranks(run_on, expected, stage):
     for got in run_on(4, cell, "one kv head", 4, stage, {})[::3]:
         assert_same(got, expected("one kv head", "fp32"), 1e-5)
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.long), pytest.param(2, marks=pytest.mark.long), 3])
 def test_bf16(run_on, expected, stage):
     """The tolerances of tests/parity/test_engines.py."""
     (numbers, weights), *_ = run_on(2, cell, "untied", 2, stage, {"precision": "bf16"})

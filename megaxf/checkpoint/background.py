@@ -52,7 +52,7 @@ class Background(Generic[Result]):
 
     def advance(self) -> None:
         """Go on to the next stage, waiting for this rank's work of the present one."""
-        stage = self._stage
+        stage, self._stage = self._stage, None
         if stage is None:
             return
         result, failure = stage.result()

@@ -86,12 +86,14 @@ class Checkpoints:
 
     def advance(self) -> None:
         """Go on with the checkpoint in flight; called where no rank is busy."""
-        if self._flight is None:
+        flight, self._flight = self._flight, None
+        if flight is None:
             return
-        self._flight.advance()
-        if self._flight.done:
-            self._saved(self._flight.finish(), " beside training")
-            self._flight = None
+        flight.advance()
+        if flight.done:
+            self._saved(flight.finish(), " beside training")
+        else:
+            self._flight = flight
 
     def finish(self) -> None:
         """Wait until what is in flight is complete."""

@@ -96,7 +96,7 @@ def _from_torchrun(env: Environment) -> Launch:
 
 
 def _from_mpi(env: Environment, names: tuple[str, ...], local_size: str, job: str | None) -> Launch:
-    """names: the variables of rank, size and rank on this host. Without a job's name, the parent of a host's ranks is one."""
+    """names: the variables of rank, size and rank on this host. job: its name, if it has one."""
     _need_all(env, names)
     world_size = _number(env, names[1])
     on_this_host = _number(env, local_size, world_size)

@@ -19,7 +19,8 @@ BYTES = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0, "q8_0": 34 / 32}
 HELP = "turn a checkpoint into files of other programs, or such files into a checkpoint"
 
 EPILOG = """\
-SOURCE is a run folder (its newest complete checkpoint is taken), a checkpoint, or a Hugging Face folder.
+SOURCE is a run folder (its newest complete checkpoint is taken), a checkpoint, or a folder of Hugging
+Face, DeepSpeed (ZeRO 1 to 3, universal) or Megatron-LM (layout torch); its files tell which.
 
   megaxf convert runs/mine my-model                    for transformers, vLLM and others
   megaxf convert runs/mine my-model --verify           and compare its logits with the source's
@@ -27,6 +28,10 @@ SOURCE is a run folder (its newest complete checkpoint is taken), a checkpoint, 
   megaxf convert runs/mine my-model.gguf --dtype q8_0  for llama.cpp and what is built on it
   megaxf convert Llama-3.2-1B runs/continued --to megaxf
                                                        a run folder that starts from these weights
+  megaxf convert runs/mine for-deepspeed --to deepspeed
+                                                       universal, with AdamW's state
+  megaxf convert runs/mine for-megatron --to megatron --tensor-parallel-size 2
+                                                       a file for each rank, as Megatron-LM reads it
 Every tensor of both sides is used once, or nothing is written.
 """
 
@@ -52,6 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="bytes in one file of a Hugging Face folder, as 5GB or 500MB (default: 5GB)",
     )
+    for axis, shared in (("tensor", "each matrix"), ("pipeline", "the layers")):
+        parser.add_argument(
+            f"--{axis}-parallel-size",
+            type=int,
+            metavar="N",
+            help=f"ranks that share {shared}, each with a file of its own: megatron (default: 1)",
+        )
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier output as a whole")
     parser.add_argument(
         "--verify",
@@ -67,18 +79,25 @@ def run(arguments: argparse.Namespace) -> int:
     from time import monotonic
 
     from data_pipeline.format.progress import bytes_progress
-    from megaxf.convert.interface import Form
+    from megaxf.convert.interface import Form, refuse_options
     from megaxf.train.trained import open_source
 
     out = Path(arguments.destination)
     to = arguments.to or ("gguf" if out.suffix == ".gguf" else "huggingface")
     model = open_source(arguments.source)
-    size = BYTES["float32" if to == "megaxf" else arguments.dtype or model.dtype]
+    size = BYTES["float32" if to in ("megaxf", "deepspeed") else arguments.dtype or model.dtype]
     began = monotonic()
     with bytes_progress(out.name, round(size * _parameters(model)), quiet=arguments.json) as advance:
         form = Form(
-            arguments.dtype, arguments.max_shard_size, arguments.overwrite, lambda count: advance(round(size * count))
+            arguments.dtype,
+            arguments.max_shard_size,
+            arguments.overwrite,
+            lambda count: advance(round(size * count)),
+            arguments.tensor_parallel_size,
+            arguments.pipeline_parallel_size,
         )
+        if to != "megatron":
+            refuse_options(form, to, "its files are not a rank's", "tensor_parallel_size", "pipeline_parallel_size")
         written = _writer(to)(model, out, form)
     seconds = max(monotonic() - began, 1e-3)
     difference = _verify(model, to, out, written.dtype) if arguments.verify else None

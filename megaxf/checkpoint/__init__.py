@@ -20,7 +20,7 @@ from megaxf.checkpoint.finding import find_latest, list_checkpoints, resolve
 from megaxf.checkpoint.loading import load, load_latest
 from megaxf.checkpoint.saving import save, save_weights, saving
 from megaxf.checkpoint.staging import HostBuffers
-from megaxf.checkpoint.weights import read_config, read_extra, read_weights, tokenizer_folder
+from megaxf.checkpoint.weights import read_config, read_extra, read_moments, read_weights, tokenizer_folder
 
 __all__ = [
     "Background",
@@ -33,6 +33,7 @@ __all__ = [
     "load_latest",
     "read_config",
     "read_extra",
+    "read_moments",
     "read_weights",
     "resolve",
     "run_flow",

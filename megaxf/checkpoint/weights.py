@@ -22,6 +22,7 @@ from megaxf.checkpoint.ranks import together
 from megaxf.checkpoint.tensors import CONTENTS, MASTER, TensorFiles
 from megaxf.models.weights import Weights as LazyWeights
 from megaxf.models.weights import rows_of_piece
+from megaxf.parallel.boxes import PARTS
 from megaxf.parallel.mesh import Mesh
 
 STATE, CONFIG, TOKENIZER, TENSORS = "state.json", "config.yaml", "tokenizer", "tensors"
@@ -81,13 +82,15 @@ def masters(tensors: TensorFiles) -> dict[str, torch.Size]:
 
 
 class Weights(LazyWeights):
-    """Parameter name -> fp32 tensor, in the model's order; each is read when asked for and not kept.
+    """Parameter name -> fp32 tensor of one part, in the model's order; each is read when asked for and not kept.
 
     A file is compared with its checksum before the first tensor is read from it, those of the moments never. Raises
     DamagedCheckpoint then, where it is not what was written.
     """
 
-    def __init__(self, path: Place) -> None:
+    def __init__(self, path: Place, part: str) -> None:
+        """part: of `PARTS`: the master weights or one of AdamW's moments."""
+        self._part = f"/{part}"
         self._path, self._entries = path, check_sizes(path)
         self._tensors = TensorFiles(path / TENSORS, read_file(path, f"{TENSORS}/{CONTENTS}"))
         shapes = masters(self._tensors)
@@ -97,7 +100,7 @@ class Weights(LazyWeights):
     def __getitem__(self, name: str) -> torch.Tensor:
         """One tensor; raises KeyError for an unknown name."""
         self._check(name)
-        return self._tensors.read(name + MASTER)
+        return self._tensors.read(name + self._part)
 
     def pieces(self, name: str) -> Iterator[torch.Tensor]:
         """One tensor, of which a piece is in memory at a time."""
@@ -106,15 +109,22 @@ class Weights(LazyWeights):
         step = rows_of_piece(self.shapes[name])
         for first in range(0, rows, step):
             piece = torch.empty(min(step, rows - first), *inner)
-            self._tensors.fill(name + MASTER, [first, *[0] * len(inner)], piece)
+            self._tensors.fill(name + self._part, [first, *[0] * len(inner)], piece)
             yield piece
 
     def _check(self, name: str) -> None:
-        found = self._tensors.files_of(name + MASTER, [0] * len(self.shapes[name]), self.shapes[name])
+        found = self._tensors.files_of(name + self._part, [0] * len(self.shapes[name]), self.shapes[name])
         check_contents(self._path, [f"{TENSORS}/{file}" for file in sorted(found - self._sound)], self._entries)
         self._sound |= found
 
 
 def read_weights(path: str | PathLike[str] | Place) -> Weights:
     """The weights of a checkpoint for one process. Raises DamagedCheckpoint where a file is not of its size."""
-    return Weights(files.place(path))
+    return Weights(files.place(path), PARTS[0])
+
+
+def read_moments(path: str | PathLike[str] | Place) -> tuple[int, dict[str, LazyWeights]]:
+    """(AdamW's updates so far, its moments by name), which a checkpoint of no step does not have; as `read_weights`."""
+    place = files.place(path)
+    step = int(read_state_file(place)["optimizer_step"])
+    return step, {part: Weights(place, part) for part in PARTS[1:] if step}

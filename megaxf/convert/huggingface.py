@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -49,12 +49,17 @@ def write(model: Trained, out: Path, form: Form) -> Written:
         new_folder(out, overwrite=form.overwrite, mark=CONFIG) as folder,
         each_used_once(model.weights, form.told) as weights,
     ):
-        ids = _token_ids(model, folder)
-        _write_json(folder / CONFIG, family.to_huggingface(config, ids, dtype))
-        _write_json(folder / GENERATION, {key: value for key, value in ids.items() if value is not None})
+        describe(model, folder, dtype)
         theirs = Made(weights, to_theirs(wanted, family.RULES))
         size = write_files(folder, theirs, dtype, form.max_shard_size or MAX_SHARD_SIZE)
     return Written(size, dtype, [])
+
+
+def describe(model: Trained, folder: Path, dtype: str) -> None:
+    """Write all of a folder but the weights: config.json, generation_config.json and the tokenizer."""
+    ids = _token_ids(model, folder)
+    _write_json(folder / CONFIG, families.of(model.config).to_huggingface(model.config, ids, dtype))
+    _write_json(folder / GENERATION, {key: value for key, value in ids.items() if value is not None})
 
 
 def _token_ids(model: Trained, folder: Path) -> TokenIds:
@@ -85,9 +90,8 @@ def read(path: Path) -> Trained:
     Raises ConvertError for a folder that is incomplete or damaged, a model that megaxf has not, or names and shapes
     that do not fit config.json, listing all.
     """
-    settings = _read_json(path / CONFIG)
-    family = families.of_settings(settings)
-    config = family.from_huggingface(settings)
+    about = read_description(path)
+    config, family = about.config, families.of(about.config)
     files = SafetensorsFolder(path)
     found = Made(files, with_prefix(files, family.PREFIX, family.HEAD))
     spare = {name for name in found if re.fullmatch(family.DERIVED, name)} | _tied_copy(config, found, family, path)
@@ -95,9 +99,28 @@ def read(path: Path) -> Trained:
     theirs = shapes_of(to_theirs(wanted, family.RULES), wanted)
     check_names({name: shape for name, shape in found.shapes.items() if name not in spare}, theirs, str(path))
     dtype = next(iter(files.dtypes)) if len(files.dtypes) == 1 else "float32"
-    tokenizer = path if any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model")) else None
     ours = Made(found, to_ours(wanted, family.RULES))
-    return Trained(config, ours, tokenizer, dtype, _eos_ids(path, settings), path, "huggingface")
+    return Trained(config, ours, about.tokenizer, dtype, about.eos_ids, path, "huggingface")
+
+
+class Description(NamedTuple):
+    """What a folder says beside its weights."""
+
+    config: ModelConfig
+    tokenizer: Path | None
+    eos_ids: list[int]
+
+
+def read_description(path: Path) -> Description:
+    """What `describe` writes. Raises ConvertError where there is no config.json of a model that megaxf has."""
+    settings = _read_json(path / CONFIG)
+    config = families.of_settings(settings).from_huggingface(settings)
+    return Description(config, tokenizer_in(path), _eos_ids(path, settings))
+
+
+def tokenizer_in(path: Path) -> Path | None:
+    """The folder, where it has a tokenizer."""
+    return path if any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model")) else None
 
 
 def reopen(model: Trained, out: Path) -> Trained:

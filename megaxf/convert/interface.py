@@ -25,6 +25,15 @@ from megaxf.convert.errors import ConvertError
 from megaxf.models.weights import Weights
 
 
+class OptimizerState(NamedTuple):
+    """What AdamW keeps beside the weights."""
+
+    step: int
+    """Updates made so far."""
+    moments: dict[str, Weights]
+    """fp32 tensors of every parameter: "exp_avg" and "exp_avg_sq"; or nothing, which is zeros."""
+
+
 class Trained(NamedTuple):
     """A model with its weights, its tokenizer, and what ends a text."""
 
@@ -41,6 +50,8 @@ class Trained(NamedTuple):
     """Where it was found: of a run folder, the newest checkpoint in it."""
     format: str = ""
     """The name of the format in `registry.FORMATS`, or "megaxf" for a checkpoint."""
+    optimizer: OptimizerState | None = None
+    """Of sources that hold it."""
 
 
 class Form(NamedTuple):
@@ -54,6 +65,10 @@ class Form(NamedTuple):
     """Replace an earlier output as a whole."""
     told: Callable[[int], None] = lambda size: None
     """Hears how many elements were read, as it goes on."""
+    tensor_parallel_size: int | None = None
+    """Ranks that share each matrix, where the format has a file for each rank; 1 by default."""
+    pipeline_parallel_size: int | None = None
+    """Ranks, or stages, that share the layers, likewise."""
 
 
 class Written(NamedTuple):
@@ -72,6 +87,14 @@ def choose_dtype(model: Trained, form: Form, known: Iterable[str]) -> str:
     if dtype not in known:
         raise ConvertError(f"--dtype {dtype} is not one that this format has; use one of {', '.join(known)}")
     return dtype
+
+
+def refuse_options(form: Form, target: str, reason: str, *options: str) -> None:
+    """Raises ConvertError where one of these options is given, which have no effect for the target."""
+    for option in options:
+        if getattr(form, option) is not None:
+            name = option.replace("_", "-")
+            raise ConvertError(f"--{name} has no effect with --to {target}: {reason}; remove it")
 
 
 class _Counting(Weights):

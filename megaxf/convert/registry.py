@@ -6,8 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-SOURCES = ("huggingface",)
-TARGETS = ("huggingface", "gguf")
+SOURCES = ("deepspeed", "megatron", "huggingface")
+TARGETS = ("huggingface", "gguf", "deepspeed", "megatron")
 
 
 def format_named(name: str) -> ModuleType:

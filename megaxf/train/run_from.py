@@ -11,7 +11,7 @@ from data_pipeline.tokenizer.base import load_tokenizer
 from megaxf.checkpoint import save_weights
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.folders import new_folder
-from megaxf.convert.interface import Form, Trained, Written, each_used_once
+from megaxf.convert.interface import Form, Trained, Written, each_used_once, refuse_options
 from megaxf.convert.names import check_names, parameter_shapes
 
 
@@ -20,9 +20,7 @@ def write(model: Trained, out: Path, form: Form) -> Written:
 
     Raises ConvertError where names do not fit the configuration, an option has no effect, or `out` is in the way.
     """
-    for option, value in {"--dtype": form.dtype, "--max-shard-size": form.max_shard_size}.items():
-        if value is not None:
-            raise ConvertError(f"{option} has no effect with --to megaxf: a checkpoint holds fp32 tensors; remove it")
+    refuse_options(form, "megaxf", "a checkpoint holds fp32 tensors", "dtype", "max_shard_size")
     if (out / "metrics.jsonl").exists():
         raise ConvertError(f"{out} is a run that has trained; choose another name, or remove it yourself")
     shapes = parameter_shapes(model.config)

@@ -1,4 +1,4 @@
-"""What a user may name where a trained model is wanted: a run folder, a checkpoint, or a Hugging Face folder."""
+"""What a user may name where a trained model is wanted: a run folder, a checkpoint, or another program's folder."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def open_source(path: str | Path) -> Trained:
 
 def _open_checkpoint(path: Path) -> Trained:
     from data_pipeline.tokenizer.base import load_tokenizer
-    from megaxf.checkpoint import read_config, read_extra, read_weights, resolve, tokenizer_folder
-    from megaxf.convert.interface import Trained
+    from megaxf.checkpoint import read_config, read_extra, read_moments, read_weights, resolve, tokenizer_folder
+    from megaxf.convert.interface import OptimizerState, Trained
 
     checkpoint = resolve(path)
     settings = read_config(checkpoint)
@@ -34,7 +34,9 @@ def _open_checkpoint(path: Path) -> Trained:
     precision = settings.get("train", {}).get("precision")
     dtype = {"bf16": "bfloat16", "fp32": "float32", None: extra.get("dtype")}[precision] or "float32"
     config = model_config(settings, str(checkpoint / "config.yaml"))
-    return Trained(config, read_weights(checkpoint), tokenizer, dtype, eos_ids, Path(checkpoint.as_posix()), "megaxf")
+    optimizer = OptimizerState(*read_moments(checkpoint))
+    weights = read_weights(checkpoint)
+    return Trained(config, weights, tokenizer, dtype, eos_ids, Path(checkpoint.as_posix()), "megaxf", optimizer)
 
 
 def model_config(settings: Mapping[str, Any], origin: str) -> Config:

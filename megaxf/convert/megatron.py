@@ -1,0 +1,192 @@
+"""Megatron-LM's checkpoints of Llama models, in its layout `torch`: a file for each rank of a model.
+
+    latest_checkpointed_iteration.txt                   10, or "release"
+    iter_0000010/mp_rank_01/model_optim_rng.pt          tensor-parallel rank 1
+    iter_0000010/mp_rank_01_002/model_optim_rng.pt      with a pipeline: its stage 2
+    config.json, tokenizer.json, ...                    as in a Hugging Face folder: Megatron-LM does not keep them
+
+A file has the arguments of the run and the rank's weights, which are fused, cut and numbered anew on each stage, the
+vocabulary filled up. So where neither config.json, nor a tokenizer, nor the arguments say how many tokens there are, a
+folder is refused. Weights are read, the optimizer's state is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+import torch
+
+from data_pipeline.tokenizer.base import load_tokenizer
+from megaxf.convert import casting, huggingface
+from megaxf.convert.casting import DTYPES
+from megaxf.convert.errors import ConvertError
+from megaxf.convert.folders import new_folder
+from megaxf.convert.interface import Form, Trained, Written, choose_dtype, each_used_once, refuse_options
+from megaxf.convert.megatron_names import HEAD, LAYER, TABLE, Part, parts, share
+from megaxf.convert.megatron_ranks import FILE, SharedWeights, read_ranks
+from megaxf.convert.megatron_settings import dtype_name, padded_size, read_arguments, write_arguments
+from megaxf.convert.names import check_names, parameter_shapes
+from megaxf.convert.torch_files import save
+from megaxf.models.llama import Config
+from megaxf.models.registry import ModelConfig
+from megaxf.models.weights import Weights
+
+LATEST = "latest_checkpointed_iteration.txt"
+WRITTEN = ("bfloat16", "float32")
+rounded = casting.rounded
+
+
+def recognises(path: Path) -> bool:
+    """Whether a path is a folder of iterations, or of one."""
+    return _iteration_folder(path) is not None
+
+
+def read(path: Path) -> Trained:
+    """The model of a folder; tensors are read when asked for.
+
+    Raises ConvertError for a folder that is incomplete or damaged, a model that megaxf has not, and names and shapes
+    that are not those of the arguments.
+    """
+    folder = _iteration_folder(path)
+    if folder is None:
+        raise ConvertError(f"{path / LATEST} names no folder of an iteration")
+    arguments, stages = read_ranks(folder)
+    place = next((place for place in (folder, folder.parent) if huggingface.recognises(place)), None)
+    about = huggingface.read_description(place) if place else None
+    vocab_size: int | None
+    if about:
+        vocab_size, tokenizer, eos_ids = about.config.vocab_size, about.tokenizer, about.eos_ids
+    else:
+        tokenizer, eos_ids = huggingface.tokenizer_in(folder) or huggingface.tokenizer_in(folder.parent), []
+        vocab_size = load_tokenizer(tokenizer).vocab_size if tokenizer else arguments.get("vocab_size")
+    if not vocab_size:
+        raise ConvertError(
+            f"{folder} does not say how many of its {arguments.get('padded_vocab_size')} rows are tokens; copy the "
+            "model's config.json or tokenizer.json into it"
+        )
+    config = read_arguments(arguments, vocab_size, str(folder))
+    if about and about.config != config:
+        _raise_differences(about.config, config, folder)
+    return Trained(
+        config,
+        SharedWeights(stages, config, folder),
+        tokenizer,
+        dtype_name(stages[0][0][TABLE]),
+        eos_ids,
+        folder,
+        "megatron",
+    )
+
+
+def write(model: Trained, out: Path, form: Form) -> Written:
+    """Write a folder for so many tensor-parallel ranks and stages; one whole tensor is in memory at a time.
+
+    Names are those of Transformer Engine's layers, Megatron-LM's default. Rows that fill the vocabulary up repeat the
+    last one, as its own converter has it. Raises ConvertError where Megatron-LM has no word for the model, it cannot be
+    cut so, or `out` is in the way.
+    """
+    refuse_options(form, "megatron", "there are as many files as ranks", "max_shard_size")
+    config, dtype = model.config, choose_dtype(model, form, WRITTEN)
+    tensor, stages = form.tensor_parallel_size or 1, form.pipeline_parallel_size or 1
+    if not isinstance(config, Config):
+        raise ConvertError(f"model.family = {config.family} is not written for Megatron-LM, only llama")
+    arguments = write_arguments(config, dtype, tensor, stages)
+    _check_degrees(config, tensor, stages)
+    wanted = parameter_shapes(config)
+    check_names(model.weights.shapes, wanted, str(model.path))
+    with (
+        new_folder(out, overwrite=form.overwrite, mark=LATEST) as folder,
+        each_used_once(model.weights, form.told) as weights,
+        TemporaryDirectory(dir=folder) as scratch,
+    ):
+        huggingface.describe(model, folder, dtype)
+        for stage, states in enumerate(_stages(_Cutter(config, weights, dtype, tensor, Path(scratch)), stages)):
+            for rank, state in enumerate(states):
+                name = f"mp_rank_{rank:02d}" + (f"_{stage:03d}" if stages > 1 else "")
+                content = {"args": arguments, "checkpoint_version": 3.0, "iteration": 0, "model": state}
+                save(content, folder / "release" / name / FILE)
+        (folder / LATEST).write_text("release", encoding="utf-8")
+    return Written(sum(shape.numel() for shape in wanted.values()) * DTYPES[dtype].itemsize, dtype, [])
+
+
+def reopen(model: Trained, out: Path) -> Trained:
+    """The folder that `model` was written to."""
+    return read(out)
+
+
+def _iteration_folder(path: Path) -> Path | None:
+    """The folder of the iteration that a path means."""
+    if (path / LATEST).is_file():
+        latest = (path / LATEST).read_text(encoding="utf-8").strip()
+        path = path / (f"iter_{int(latest):07d}" if latest.isdigit() else latest)
+    return path if any(path.glob(f"mp_rank_*/{FILE}")) else None
+
+
+def _raise_differences(described: ModelConfig, config: Config, folder: Path) -> None:
+    ours, theirs = described.model_dump(), config.model_dump()
+    problems = [f"{key} = {ours[key]}, and the arguments say {theirs[key]}" for key in ours if ours[key] != theirs[key]]
+    raise ConvertError.listing(f"config.json beside {folder} is of another model", problems)
+
+
+def _check_degrees(config: Config, tensor: int, stages: int) -> None:
+    """Raises ConvertError where Megatron-LM would not cut the model so."""
+    groups = config.num_key_value_heads
+    problems = [
+        f"--tensor-parallel-size {tensor} does not divide {name} = {getattr(config, name)}"
+        for name in ("num_attention_heads", "intermediate_size")
+        if getattr(config, name) % tensor
+    ]
+    if groups % tensor and tensor % groups:
+        problems.append(f"--tensor-parallel-size {tensor} and num_key_value_heads = {groups}: none divides the other")
+    if config.num_hidden_layers % stages:
+        problems.append(
+            f"--pipeline-parallel-size {stages} does not divide num_hidden_layers = {config.num_hidden_layers}"
+        )
+    if problems:
+        raise ConvertError.listing("Megatron-LM cannot cut the model so", problems)
+
+
+class _Cutter:
+    """Makes Megatron-LM's tensors, cut for the ranks; what has been cut lies on the disk."""
+
+    def __init__(self, config: Config, weights: Weights, dtype: str, ranks: int, scratch: Path) -> None:
+        self.config, self._weights, self._dtype = config, weights, DTYPES[dtype]
+        self._ranks, self._scratch = ranks, scratch
+
+    def cut(self, part: Part) -> list[torch.Tensor]:
+        """The shares of all ranks, in files without a name that go with the tensors."""
+        tensors = [self._weights[name].to(self._dtype) for name in part.ours]
+        if part.cut == "rows":
+            missing = padded_size(self.config.vocab_size, self._ranks) - len(tensors[0])
+            tensors = [torch.cat([tensors[0], tensors[0][-1:].expand(missing, -1)])]
+        return [self._on_disk(share(part, tensors, self.config, rank, self._ranks)) for rank in range(self._ranks)]
+
+    def _on_disk(self, tensor: torch.Tensor) -> torch.Tensor:
+        file = self._scratch / uuid4().hex
+        held = torch.from_file(str(file), shared=True, size=tensor.numel(), dtype=tensor.dtype).view(tensor.shape)
+        file.unlink()
+        return held.copy_(tensor)
+
+
+def _stages(cutter: _Cutter, stages: int) -> Iterator[list[dict[str, torch.Tensor]]]:
+    """The tensors of each stage by rank, layers numbered from 0 on each; a tied table is on the last stage too."""
+    config = cutter.config
+    of_stage = config.num_hidden_layers // stages
+    made = parts(config)
+    table = cutter.cut(made.pop(TABLE))
+    for stage in range(stages):
+        last = stage == stages - 1
+        found = {TABLE: table} if stage == 0 else {}
+        for name, part in made.items():
+            if name.startswith(LAYER):
+                number, _, end = name.removeprefix(LAYER).partition(".")
+                if int(number) // of_stage == stage:
+                    found[f"{LAYER}{int(number) % of_stage}.{end}"] = cutter.cut(part)
+            elif last:
+                found[name] = cutter.cut(part)
+        if last and stages > 1 and config.tie_word_embeddings:
+            found[HEAD] = table
+        yield [{name: shares[rank] for name, shares in found.items()} for rank in range(len(table))]

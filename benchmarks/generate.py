@@ -41,6 +41,7 @@ def models(arguments: argparse.Namespace) -> tuple[Any, Any]:
         "vocab_size": 32000, "hidden_size": hidden, "intermediate_size": hidden * 8 // 3 // 64 * 64,
         "num_hidden_layers": arguments.layers, "num_attention_heads": hidden // 64,
         "num_key_value_heads": max(hidden // 256, 1), "head_dim": 64, "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-6,
     }  # fmt: skip
     torch.manual_seed(1)
     dtype = getattr(torch, arguments.dtype)
@@ -55,8 +56,8 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--hidden-size", type=int, default=512)
     parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--prompt-tokens", type=int, default=128)
-    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--prompt-tokens", type=int, default=64)
+    parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cpu-time", action="store_true")
     arguments = parser.parse_args()

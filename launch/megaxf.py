@@ -21,7 +21,7 @@ from types import ModuleType
 
 from launch import commands
 
-ORDER = ("plan", "prepare", "pretrain", "submit", "convert", "generate", "inspect")
+ORDER = ("plan", "prepare", "pretrain", "submit", "convert", "generate", "evaluate", "inspect")
 """The path of the work; other commands follow by name."""
 
 EXAMPLE = """\

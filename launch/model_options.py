@@ -31,15 +31,14 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def open_model(arguments: argparse.Namespace, device: Any = None, axis: Axis | None = None) -> tuple[Trained, Any]:
-    """The source and its model, ready to compute.
+def open_model(arguments: argparse.Namespace, source: Trained, device: Any = None, axis: Axis | None = None) -> Any:
+    """The model of a source, ready to compute.
 
     device, axis: of this rank, where several hold the model together.
     """
     import torch
 
     from megaxf.generate import GenerateError, loading
-    from megaxf.train.trained import open_source
 
     if arguments.max_memory and not arguments.device_map:
         raise GenerateError("--max-memory has an effect with --device-map auto only")
@@ -47,13 +46,12 @@ def open_model(arguments: argparse.Namespace, device: Any = None, axis: Axis | N
         if arguments.device_map and given:
             raise GenerateError(f"--device-map spreads the model by itself; use either it or {other}")
     limits = dict(map(_limit, arguments.max_memory))
-    source = open_source(arguments.source)
     device = device or arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     name = arguments.dtype or ("float32" if torch.device(device).type == "cpu" else source.dtype)
     dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[name]
     if arguments.device_map:
-        return source, loading.spread(source.config, source.weights, dtype, limits or None)
-    return source, loading.load(source.config, source.weights, dtype, device, axis)
+        return loading.spread(source.config, source.weights, dtype, limits or None)
+    return loading.load(source.config, source.weights, dtype, device, axis)
 
 
 def _limit(text: str) -> tuple[int | str, int]:

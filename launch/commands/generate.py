@@ -97,8 +97,9 @@ def _generate(
     from data_pipeline.tokenizer.base import load_tokenizer
     from launch.model_options import open_model
     from megaxf.generate import GenerateError, Stop, generate
+    from megaxf.train.trained import open_source
 
-    source, model = open_model(arguments, device, axis)
+    source = open_source(arguments.source)
     if source.tokenizer is None:
         raise GenerateError(f"{source.path} has no tokenizer: its text cannot be read or written")
     tokenizer = load_tokenizer(source.tokenizer)
@@ -108,7 +109,7 @@ def _generate(
     printer = _Printer(texts[0]) if streaming else None
     stops = [text.replace("\\n", "\n").replace("\\t", "\t") for text in arguments.stop]
     results = generate(
-        model,
+        open_model(arguments, source, device, axis),
         prompts,
         max_new_tokens=arguments.max_new_tokens,
         sampling=sampling,

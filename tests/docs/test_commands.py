@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     "README.md",
     *(f"docs/{page}.md" for page in ("plan", "prepare", "inspect", "pretrain", "data", "convert", "generate")),
+    "docs/evaluate.md",
     "docs/cluster.md",
 ]
 SOURCES = (

@@ -35,6 +35,11 @@ class Guards(Section):
     """Steps between comparisons of the weights of data-parallel ranks, 0 for none; ZeRO 3 has no replicas."""
     timeout_seconds: PositiveFloat = 600.0
     """How long a rank may be silent or stand still before the run is ended everywhere."""
+    stragglers_every: NonNegative = 100
+    """Steps between comparisons of the ranks' own speed, 0 for none."""
+    straggler_ratio: Annotated[float, Field(gt=1)] = 1.5
+    """Times the median of all ranks from which on a rank is called slow."""
+
     @model_validator(mode="after")
     def _settings_have_an_effect(self) -> Guards:
         policies = {self.on_non_finite, self.on_spike}

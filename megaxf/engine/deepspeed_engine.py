@@ -147,6 +147,10 @@ class ZeroEngine(CountsUpdates):
             with self._from_nvme(index):
                 zero._reassign_or_swap_out_partitioned_parameters(index)
 
+    def own_seconds(self) -> float:
+        """See the protocol."""
+        return self._objective.stopwatch.read()
+
     def replicated(self) -> dict[str, torch.Tensor]:
         """See the protocol: the weights computed with; nothing at stage 3, where no rank keeps what others hold."""
         return {} if self._stage == 3 else dict(self._placed.weights)

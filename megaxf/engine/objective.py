@@ -12,6 +12,7 @@ import torch
 from megaxf.config import Run
 from megaxf.engine.batch import IGNORED, TorchBatch
 from megaxf.engine.protocol import StepResult
+from megaxf.engine.stopwatch import Stopwatch
 from megaxf.parallel.apply import Placed
 from megaxf.parallel.collectives import sum_numbers, sum_tensor
 from megaxf.parallel.mesh import Axis
@@ -25,13 +26,15 @@ class Objective(torch.nn.Module):
     def __init__(self, placed: Placed, z_loss: float) -> None:
         super().__init__()
         self.model, self._loss, self._z_loss = placed.model, placed.loss, z_loss
+        self.stopwatch = Stopwatch()
 
     def forward(self, batch: TorchBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """(the loss summed over the counted targets, detached the negative log-likelihood of each), in fp32."""
-        hidden = self.model(
-            batch.tokens, document_ids=batch.document_ids, positions=batch.positions, samples=batch.samples
-        )
-        return self._loss(hidden, self.model.head_weight(), batch.labels, z_loss=self._z_loss)
+        with self.stopwatch.running(batch.tokens.device):
+            hidden = self.model(
+                batch.tokens, document_ids=batch.document_ids, positions=batch.positions, samples=batch.samples
+            )
+            return self._loss(hidden, self.model.head_weight(), batch.labels, z_loss=self._z_loss)
 
 
 class Sums:

@@ -34,6 +34,7 @@ from megaxf.engine.objective import Sums, evaluation_mode, several_sources
 from megaxf.engine.optimizer import build_adamw, set_learning_rate
 from megaxf.engine.protocol import StepResult
 from megaxf.engine.state import read_whole
+from megaxf.engine.stopwatch import Stopwatch
 from megaxf.parallel.apply import Placed, blank_model, is_counted, materialise
 from megaxf.parallel.collectives import sum_numbers
 from megaxf.parallel.pipeline import layers_of_parts
@@ -49,6 +50,7 @@ class LocalPart:
     def __init__(self, placed: Placed, part: Part, layers: list[torch.nn.Module], z_loss: float) -> None:
         self._placed, self._part, self._layers, self._z_loss = placed, part, layers, z_loss
         self._batches: Iterator[TorchBatch] = iter(())
+        self.stopwatch = Stopwatch()
         self._finish: Finish = lambda batch, loss, nll: loss
 
     def start(self, batches: Sequence[TorchBatch], finish: Finish) -> None:
@@ -57,7 +59,12 @@ class LocalPart:
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [batch, seq, hidden] of the part before, if there is one -> those of this one, or the loss."""
-        batch, model = next(self._batches), self._placed.model
+        batch = next(self._batches)
+        with self.stopwatch.running(batch.tokens.device):
+            return self._compute(hidden, batch)
+
+    def _compute(self, hidden: torch.Tensor, batch: TorchBatch) -> torch.Tensor:
+        model = self._placed.model
         shared = model.shared(
             batch.tokens, document_ids=batch.document_ids, positions=batch.positions, samples=batch.samples
         )
@@ -155,6 +162,10 @@ class PipelineEngine(ZeroEngine):
         with evaluation_mode(self._zero):
             self._zero.eval_batch(self._nothing(), compute_loss=False, reduce_output=None)
         return sum_numbers([sum(sums)], self._pipeline, self._device)[0], batch.counted()
+
+    def own_seconds(self) -> float:
+        """See the protocol."""
+        return sum(part.stopwatch.read() for part in self._parts)
 
     def _start(self, batches: Sequence[TorchBatch], finish: Finish) -> None:
         """Lay the micro-batches out before the parts."""

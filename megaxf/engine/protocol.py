@@ -87,6 +87,10 @@ class Engine(Protocol):
         """
         ...
 
+    def own_seconds(self) -> float:
+        """Seconds that this rank's forward passes have taken since the last call; to be called after a step."""
+        ...
+
     def replicated(self) -> dict[str, torch.Tensor]:
         """What this rank holds and every rank along `mesh.replicas` should hold bit for bit alike, by name."""
         ...

@@ -78,6 +78,10 @@ class ReferenceEngine(CountsUpdates):
         for name, weight in self._weights.items():
             refresh(weight, self._masters[name])
 
+    def own_seconds(self) -> float:
+        """See the protocol."""
+        return self._objective.stopwatch.read()
+
     def replicated(self) -> dict[str, torch.Tensor]:
         """See the protocol; masters and optimizer state are replicated, too."""
         tensors: dict[str, torch.Tensor] = dict(self._weights)

@@ -35,6 +35,7 @@ from megaxf.train.guards.documents import documents_of
 from megaxf.train.guards.numbers import Finding, NumberGuard, explain, without
 from megaxf.train.guards.replicas import compare_replicas
 from megaxf.train.guards.stop import LAUNCHERS
+from megaxf.train.guards.stragglers import Stragglers, explain_slow
 from megaxf.train.metrics import Recorder, TrainRecord, last_step
 from megaxf.train.plots import plot_loss
 from megaxf.train.positions import Positions
@@ -136,6 +137,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.run, self.mesh, self.folder, self.report.say, self.position.step)
+        self.stragglers = Stragglers(self.run.guards, self.mesh)
         self.skipped = 0
         self.positions = self._record_start() if self.mesh.rank == 0 else None
         board = self.folder.tensorboard if self.run.metrics.tensorboard else None
@@ -170,6 +172,7 @@ class Trainer:
             seconds = time.perf_counter() - started
             if finding and finding.ends:
                 return None if finding.passed_over else Outcome.DIVERGED
+            self.compare_speed()
             if self._replicas_are_due() and not self.replicas_are_alike():
                 return Outcome.DIVERGED
             if self._due(self.run.evaluate.every):
@@ -224,6 +227,16 @@ class Trainer:
         elif result.skipped:
             self.report.warn(f"step {step + 1} is skipped: a gradient overflowed in fp16; the loss scale is lowered")
         return finding
+
+    def compare_speed(self) -> None:
+        """Name the ranks that are slow by themselves, when that is due; collective."""
+        found = self.stragglers.look(self.engine.own_seconds() + self.feed.waited)
+        if found and found[1]:
+            middle, slow = found
+            self.report.warn(explain_slow(self.position.step, middle, slow))
+            if self.recorder:
+                named = [one._asdict() for one in slow]
+                self.recorder.guard(self.position.step, found="stragglers", action="record", median=middle, slow=named)
 
     def replicas_are_alike(self) -> bool:
         """Compare the weights of data-parallel ranks; collective, and the same on all."""

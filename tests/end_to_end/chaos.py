@@ -65,11 +65,12 @@ def chaos_run(folder: Path, name: str, steps: int) -> Run[Any]:
     )
 
 
-def launch(run: Run[Any], log: Path) -> subprocess.Popen[bytes]:
-    """The run under torchrun, in a session of its own."""
+def launch(run: Run[Any], log: Path, *options: str) -> subprocess.Popen[bytes]:
+    """The run under torchrun with these options, in a session of its own."""
     file = Path(f"{run.run_folder}.yaml")
     file.write_text(to_yaml(run))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    here = options or ("--standalone", "--nproc-per-node", "2")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *here]
     unset = ("LOCAL_RANK", "RANK", "WORLD_SIZE")
     env = {key: value for key, value in os.environ.items() if key not in unset}
     env |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}

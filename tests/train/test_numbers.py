@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +193,31 @@ def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_both(make, run_
         assert "max_skips = 2 steps in a row were skipped before it" in heard[-1]
     assert checkpoints(more) == []
     assert all(torch.isfinite(tensor).all() for tensor in weights(run).values())
+
+
+def sleepy_start(run):
+    """Rank 1's forward passes take a tenth of a second more."""
+
+    def slow(*arguments):
+        engine = create(*arguments)
+        if dist.get_rank() == 1:
+            plain = engine._objective._loss
+            engine._objective._loss = lambda *given, **named: time.sleep(0.1) or plain(*given, **named)
+        return engine
+
+    loop.create = slow
+    try:
+        return start(run)
+    finally:
+        loop.create = create
+
+
+def test_a_slow_rank_is_named(make, run_on):
+    run = make(train={"steps": 4}, guards={"stragglers_every": 2, "straggler_ratio": 1.4})
+    for outcome, said in run_on(2, sleepy_start, run):
+        assert outcome == Outcome.DONE
+        assert sum("slow by themselves: rank 1 (" in sentence for sentence in said) >= 1
+    assert all(slow["rank"] == 1 and slow["seconds"] > 0.1 for one in found(run) for slow in one["slow"])
 
 
 def test_a_flipped_bit_of_one_replica_is_named_on_both_ranks_in_the_same_step(make, run_on):

@@ -107,7 +107,7 @@ def test_a_rank_that_stands_still_ends_all_and_shows_where_it_stood(tmp_path):
         )
         for rank in range(2)
     ]
-    said = [rank.communicate(timeout=120)[1].decode() for rank in ranks]
+    said = [rank.communicate(timeout=400)[1].decode() for rank in ranks]
     assert [rank.returncode for rank in ranks] == [Outcome.LOST] * 2, said
     assert "no rank has come further for 3 s; behind the others, or where they are: rank 1 (" in said[0]
     assert "Last heard of: step 3 (data): rank 1" in said[0] and "step 3 (train): rank 0" in said[0]

@@ -18,6 +18,8 @@ class GPTConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
+    family: str
+    """Of the two."""
     vocab_size: Count
     hidden_size: Count
     intermediate_size: Count = Field(default_factory=_four_times_hidden)

@@ -63,7 +63,7 @@ def layer_terms(job: Job, recompute: str) -> dict[str, int]:
         return {"layer input": e * stream}
     terms = _attention_terms(job)
     terms |= _gelu_terms(job, recompute) if shape.structure.layer_norm else _swiglu_terms(job, recompute)
-    if recompute == "none" or not job.compile:
+    if recompute == "none" or not job.compile or shape.structure.parallel_residual:
         terms["norm outputs"] = 2 * e * stream
     if job.dropout:
         terms["dropout masks"] = 2 * stream
@@ -83,12 +83,13 @@ def _swiglu_terms(job: Job, recompute: str) -> dict[str, int]:
 
 
 def _gelu_terms(job: Job, recompute: str) -> dict[str, int]:
-    """Of the norms and the MLP of GPT's layers; parallel branches have one input."""
+    """Of the norms and the MLP of GPT's layers; parallel branches have one input, and one mean where compiled."""
     e, inputs = job.element, 1 if job.shape.structure.parallel_residual else 2
     width = job.tokens * job.shape.intermediate_size // job.tensor_parallel_size
     terms = {"norm inputs": inputs * e * job.shared_tokens * job.shape.hidden_size, "up": e * width}
     if recompute == "none":
-        terms |= {"norm means and deviations": 2 * _layer_norm_statistics(job), "output of the GELU": e * width}
+        statistics = (inputs if job.compile else 2) * _layer_norm_statistics(job)
+        terms |= {"norm means and deviations": statistics, "output of the GELU": e * width}
     return terms
 
 

@@ -149,6 +149,19 @@ def test_masks_and_dropout_are_counted(backend):
     assert kept == sum(layer_terms(isolated, "none").values())
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("recompute", ["none", "selective"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_compiled_layer_of_another_family(name, recompute):
+    torch._dynamo.reset()
+    config = FAMILIES[name]
+    model = family(config.family).Model(config, recompute=recompute, dtype=torch.bfloat16)
+    initialize(model, 1)
+    model.layers[0].compile()
+    kept = saved_by_layer(model, torch.arange(2 * 32).view(2, 32) % 50, torch.bfloat16)
+    assert kept == sum(layer_terms(job(config, 2, 32, compile=True), recompute).values())
+
+
 @pytest.mark.parametrize("recompute", ["none", "selective"])
 def test_a_compiled_layer_keeps_the_counted_bytes(recompute):
     torch._dynamo.reset()

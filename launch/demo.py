@@ -27,7 +27,7 @@ LARGE = "model=llama3-8b data.sequence_length=8192 train.global_batch_size=512"
 NEXT = (
     (f'.venv/bin/megaxf generate {EXPORT} --prompt "class " --temperature 0.8 --seed 1', "let it write something else"),
     (f".venv/bin/megaxf pretrain {RUN_FILE} train.steps=1200", "train on where it stopped"),
-    (f".venv/bin/megaxf inspect {RUN} --verify", "what a checkpoint holds"),
+    (f".venv/bin/megaxf checkpoint verify {RUN}", "is every byte of the checkpoints as it was written?"),
     (f".venv/bin/megaxf pretrain {RUN_FILE} {LARGE} --check --world-size 64", "check a run for a cluster from here"),
 )
 

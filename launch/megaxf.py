@@ -21,7 +21,7 @@ from types import ModuleType
 
 from launch import commands
 
-ORDER = ("plan", "prepare", "pretrain", "submit", "convert", "generate", "evaluate", "inspect")
+ORDER = ("plan", "prepare", "pretrain", "submit", "checkpoint", "convert", "generate", "evaluate")
 """The path of the work; other commands follow by name."""
 
 EXAMPLE = """\
@@ -30,6 +30,7 @@ an example, from text to a trained model:
   megaxf pretrain run.yaml --check --world-size 64      can this run on 64 GPUs?
   megaxf pretrain run.yaml                              on this machine
   torchrun --nproc-per-node 8 launch/pretrain.py run.yaml train.micro_batch_size=2
+  megaxf checkpoint list runs/mine/                     what is saved, and is it whole?
   megaxf convert runs/mine/ my-model/
   megaxf generate my-model/ --prompt "Once upon"
 

@@ -43,6 +43,8 @@ class Stream(io.RawIOBase):
     def __init__(self, file: BinaryIO) -> None:
         super().__init__()
         self._file, self._checksum, self._size = file, xxhash.xxh3_128(), 0
+        self.failure: OSError | None = None
+        """Of a write, for callers that make something else of it."""
 
     def writable(self) -> bool:
         """It is for nothing else."""
@@ -51,7 +53,11 @@ class Stream(io.RawIOBase):
     def write(self, content: Any) -> int:
         """Append bytes; gives their number."""
         view = memoryview(content).cast("B")
-        self._file.write(view)
+        try:
+            self._file.write(view)
+        except OSError as error:
+            self.failure = error
+            raise
         self._checksum.update(view)
         self._size += view.nbytes
         return view.nbytes
@@ -98,7 +104,12 @@ def writing(path: Place) -> Iterator[Stream]:
     make_folder(path.parent)
     with _naming(path, "cannot be written"), path.open("wb") as file:
         stream = Stream(file)
-        yield stream
+        try:
+            yield stream
+        except Exception:
+            if stream.failure:  # of which torch.save makes a complaint about a position
+                raise stream.failure from None
+            raise
         if isinstance(path, Path):
             stream.sync()
 

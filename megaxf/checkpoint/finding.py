@@ -44,7 +44,7 @@ def name_of(step: int) -> str:
 def step_of(path: Place) -> int | None:
     """The step of a checkpoint by the name of its folder; None where it is none."""
     match = NAME.fullmatch(path.name) or REPLACED.fullmatch(path.name)
-    return int(match[match.lastindex]) if match and match.lastindex else None
+    return int(match.groups()[-1]) if match else None
 
 
 def list_checkpoints(folder: str | PathLike[str] | Place) -> list[Listed]:
@@ -89,11 +89,19 @@ def find_latest(
 
 
 def find_all(source: str | PathLike[str] | Place) -> list[Listed]:
-    """The checkpoints that a path means: itself, those of a run folder, or of a folder of them; empty for none."""
-    source = files.place(source).resolve()
-    if step_of(source) is not None:
-        return [found for found in list_checkpoints(source.parent) if found.path == source]
-    return next((found for folder in _folders(source) if (found := list_checkpoints(folder))), [])
+    """The checkpoints that a path means, whole or not: itself, those of a run folder, or of a folder of them.
+
+    Raises CheckpointError where there is none.
+    """
+    source = files.place(source)
+    here = source.resolve()
+    if step_of(here) is not None:
+        found = [Listed(one.step, source, one.fault) for one in list_checkpoints(here.parent) if one.path == here]
+    else:
+        found = next((listed for folder in _folders(source) if (listed := list_checkpoints(folder))), [])
+    if not found:
+        raise CheckpointError(f"{source} is no checkpoint ({name_of(12)}), nor a run folder or a folder that holds any")
+    return found
 
 
 def resolve(source: str | PathLike[str] | Place) -> Place:

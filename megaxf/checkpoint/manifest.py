@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -15,6 +16,15 @@ from megaxf.checkpoint.files import Entry, Place
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
 CHUNK = 1 << 23
+
+
+class Contents(NamedTuple):
+    """What a manifest says."""
+
+    files: dict[str, Entry]
+    """By name within the checkpoint."""
+    written: datetime
+    """When all of them were there."""
 
 
 def describe(path: Place, advance: Callable[[int], object] = lambda size: None) -> Entry:
@@ -32,7 +42,8 @@ def describe(path: Place, advance: Callable[[int], object] = lambda size: None) 
 def write_manifest(folder: Place, entries: Mapping[str, Entry]) -> None:
     """Say what a folder holds, when all of it is there."""
     listed = {name: entry._asdict() for name, entry in sorted(entries.items())}
-    content = {"format_version": FORMAT_VERSION, "files": listed}
+    written = datetime.now(UTC).isoformat(timespec="seconds")
+    content = {"format_version": FORMAT_VERSION, "written": written, "files": listed}
     files.write_bytes(folder / MANIFEST, json.dumps(content | {"checksum": _checksum(content)}, indent=1).encode())
 
 
@@ -43,7 +54,12 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 
 def read_manifest(folder: Place) -> dict[str, Entry]:
-    """The files of a checkpoint by name.
+    """The files of a checkpoint by name. Raises as `read_contents` does."""
+    return read_contents(folder).files
+
+
+def read_contents(folder: Place) -> Contents:
+    """What the manifest of a checkpoint says.
 
     Raises DamagedCheckpoint where there is no readable manifest, CheckpointError for a format of another version.
     """
@@ -55,6 +71,7 @@ def read_manifest(folder: Place) -> dict[str, Entry]:
         if content.get("checksum") != _checksum(content):
             raise ValueError("it is not what was written: its checksum differs")
         version = content["format_version"]
+        written = datetime.fromisoformat(content["written"])
         entries = {name: Entry(int(entry["size"]), str(entry["xxh3_128"])) for name, entry in content["files"].items()}
     except CheckpointError:  # which is a ValueError, too
         raise
@@ -65,7 +82,7 @@ def read_manifest(folder: Place) -> dict[str, Entry]:
             f"{path}: format_version = {version}, and this megaxf reads {FORMAT_VERSION}; "
             "load the checkpoint with the megaxf that wrote it"
         )
-    return entries
+    return Contents(entries, written)
 
 
 def check_sizes(folder: Place) -> dict[str, Entry]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from megaxf.checkpoint.comparing import differences
 from megaxf.config import Run, validate
 from megaxf.config_errors import ConfigError
 from megaxf.config_files import parse_yaml
@@ -53,16 +54,6 @@ def compare(run: Run, saved: bytes, origin: str, step: int, other_model: bool = 
     if any(key.startswith(HORIZON) for key in spoken):
         sentences.append(_rates(old, run, step + 1))
     return sentences
-
-
-def differences(old: Settings, new: Settings, above: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(key, old value, new value) of all settings that differ; None for one that is not there."""
-    for name in [*old, *(name for name in new if name not in old)]:
-        was, now = old.get(name), new.get(name)
-        if isinstance(was, Mapping) and isinstance(now, Mapping):
-            yield from differences(was, now, f"{above}{name}.")
-        elif was != now:
-            yield f"{above}{name}", was, now
 
 
 def _consequence(key: str) -> str:

@@ -1,4 +1,4 @@
-"""`megaxf prepare` and `megaxf inspect` as a user meets them."""
+"""`megaxf prepare` and `megaxf data inspect` as a user meets them."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ def test_inspect_shows_and_verifies(request_line, capsys, tmp_path):
     main([*request_line, "--validation-fraction", "0.2"])
     folder = str(tmp_path / "set")
     capsys.readouterr()
-    assert main(["inspect", folder]) == 0
+    assert main(["data", "inspect", folder]) == 0
     assert "sizes agree with the manifest" in capsys.readouterr().out
-    assert main(["inspect", folder, "--verify", "--json"]) == 0
+    assert main(["data", "verify", folder, "--json"]) == 0
     sizes = [path.stat().st_size for path in Path(folder).rglob("shard-*")]
     assert json.loads(capsys.readouterr().out)["verified_bytes"] == sum(sizes)
     shard = Path(folder) / "train/shard-00000.bin"
     shard.write_bytes(b"\x07" + shard.read_bytes()[1:])
-    assert main(["inspect", folder]) == 0
-    assert main(["inspect", folder, "--verify"]) == 2
+    assert main(["data", "inspect", folder]) == 0
+    assert main(["data", "verify", folder]) == 2
     assert f"{shard}: MiB 0 (bytes 0 to" in capsys.readouterr().err
-    assert main(["inspect", str(tmp_path)]) == 2
-    assert "is neither a shard folder" in capsys.readouterr().err
+    assert main(["data", "inspect", str(tmp_path)]) == 2
+    assert f"{tmp_path}: " in capsys.readouterr().err

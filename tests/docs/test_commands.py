@@ -17,7 +17,7 @@ from megaxf.plan.laws.table import surface
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     "README.md",
-    *(f"docs/{page}.md" for page in ("plan", "prepare", "inspect", "pretrain", "data", "convert", "generate")),
+    *(f"docs/{page}.md" for page in ("plan", "prepare", "pretrain", "checkpoint", "data", "convert", "generate")),
     "docs/evaluate.md",
     "docs/cluster.md",
 ]

@@ -1,0 +1,52 @@
+"""Reads every byte of a checkpoint and names all that is not as it was written: `megaxf checkpoint verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from megaxf.checkpoint import files
+from megaxf.checkpoint.errors import CheckpointError, DamagedCheckpoint
+from megaxf.checkpoint.files import Entry, Place
+from megaxf.checkpoint.manifest import MANIFEST, describe, read_manifest
+
+
+class Fault(NamedTuple):
+    """A file that is not as it was written."""
+
+    file: str
+    """Within the checkpoint."""
+    reason: str
+
+
+def bytes_to_read(path: Place) -> int:
+    """Bytes of all files of a checkpoint that are there."""
+    return sum(files.sizes(path).values())
+
+
+def find_faults(path: Place, threads: int, advance: Callable[[int], object]) -> list[Fault]:
+    """Every file of a checkpoint that is missing, cut, altered or unreadable; of several, so many are read at once.
+
+    advance: is told the bytes read, from any thread. Raises CheckpointError for a manifest of another version.
+    """
+    try:
+        entries = read_manifest(path)
+    except DamagedCheckpoint as error:
+        return [Fault(MANIFEST, str(error).removeprefix(f"{path / MANIFEST} "))]
+    there = files.sizes(path)
+
+    def check(name: str, entry: Entry) -> Fault | None:
+        if name not in there:
+            return Fault(name, "is missing")
+        if there[name] != entry.size:
+            advance(there[name])
+            return Fault(name, f"has {there[name]} bytes, {entry.size} were written")
+        try:
+            found = describe(path / name, advance)
+        except CheckpointError as error:
+            return Fault(name, str(error).removeprefix(f"{path / name} "))
+        return None if found == entry else Fault(name, "is not what was written: its checksum differs")
+
+    with ThreadPoolExecutor(threads) as pool:
+        return [fault for fault in pool.map(lambda one: check(*one), entries.items()) if fault]

@@ -44,6 +44,8 @@ TIMEOUT = 20
 PATIENCE = 180
 """Seconds within which all processes have to be gone."""
 STEPS_PER_KILL = 40
+TEMPORARY = ".step-*.tmp-*"
+"""What a checkpoint is called while it is being written."""
 
 
 class Moment(NamedTuple):
@@ -115,7 +117,8 @@ def draw_moment(run: Run[Any], draw: random.Random) -> Moment:
         return Moment(f"step +{more}", lambda: last_step(run) > first + more)
     if kind == "save":
         folder = Path(run.run_folder) / "checkpoints"
-        return Moment(kind, lambda: any(folder.glob(".step-*.tmp-*")))
+        left = set(folder.glob(TEMPORARY))  # by a kill before
+        return Moment(kind, lambda: not left.issuperset(folder.glob(TEMPORARY)))
     return Moment(kind, lambda: last_step(run, "evaluation") > first)
 
 

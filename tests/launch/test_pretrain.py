@@ -68,7 +68,7 @@ def test_a_signal_to_one_rank_stops_all_and_the_run_continues(write):
     assert "exitcode  : 75" in err
     (first,) = checkpoints(run)
     assert column(run, "step") == list(range(1, first + 1))
-    assert f"stopped after step {first}; the same command continues" in out
+    assert f"stopped after step {first} (another rank was asked to); the same command continues" in out
     assert not any(process.is_running() for process in both)
 
     launcher = torchrun(file)

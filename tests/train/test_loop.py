@@ -63,7 +63,7 @@ def test_stopped_and_continued_is_the_straight_run(make, straight, stops):
     for done, stop in enumerate(stops):
         outcome, said = start(run, stop_after=stop)
         assert outcome == Outcome.STOPPED
-        assert f"stopped after step {sum(stops[: done + 1])}; the same command continues" in said
+        assert f"stopped after step {sum(stops[: done + 1])} (a signal); the same command continues" in said
         assert checkpoints(run)[-1] == sum(stops[: done + 1])
     assert start(run)[0] == Outcome.DONE
     assert_same_end(run, straight)

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +28,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from megaxf.parallel.collectives import broadcast_object
 from megaxf.parallel.mesh import Mesh
 from megaxf.train.guards.outcome import Outcome
 from megaxf.train.guards.watch import FAILED, Beat, Verdict, Watch, read_beat
@@ -40,20 +42,21 @@ BEATS_A_SECOND = 2000
 MISSED = 3
 """Beats after which a rank counts as lost once a message between ranks has failed."""
 MOST_STACKS = 64
-KEY = "megaxf/heartbeat"
 
 
 class Heartbeat:
     """See the head of this module. Without other ranks it only watches that the run comes further."""
 
     def __init__(self, mesh: Mesh, stacks: Path, timeout: float) -> None:
-        """stacks: the folder for the stacks of ranks that stand still. timeout: in seconds."""
+        """Collective. stacks: the folder for the stacks of ranks that stand still. timeout: in seconds."""
         self._mesh, self._stacks = mesh, stacks
         self._interval = max(min(INTERVAL, timeout / 10), mesh.world_size / BEATS_A_SECOND)
         self._watch = Watch(timeout)
         self._step, self._phase, self._count = 0, "start", 0
         self._host, self._ended = platform.node(), threading.Event()
         self._store = _own_connection(timeout)
+        # torchrun keeps its store over restarts, with the verdict on the ranks before.
+        self._key = f"megaxf/heartbeat/{broadcast_object(uuid.uuid4().hex, mesh)}"
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._looking = threading.Lock()
 
@@ -68,8 +71,7 @@ class Heartbeat:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """An error that only this rank may have met, or that comes from the loss of another, ends the process here: an
-        orderly end would wait for the others."""
+        """End. An error that is not the same on all ranks ends the process here: an orderly end would wait for others."""
         alike = error is None or getattr(error, "user_fault", False) or isinstance(error, KeyboardInterrupt)
         if error is not None and not alike and self._mesh.world_size > 1:
             self._fail(error)
@@ -99,8 +101,8 @@ class Heartbeat:
         """Tell where this rank is and hear of the others; the verdict, if there is one."""
         with self._looking:
             self._tell()
-            if self._store is not None and self._store.check([f"{KEY}/verdict"]):
-                return Verdict(*json.loads(self._store.get(f"{KEY}/verdict")))
+            if self._store is not None and self._store.check([f"{self._key}/verdict"]):
+                return Verdict(*json.loads(self._store.get(f"{self._key}/verdict")))
             ranks = list(range(self._mesh.world_size) if self._mesh.rank == 0 else {0, self._mesh.rank})
             for rank, beat in zip(ranks, self._read(ranks), strict=True):
                 self._watch.see(rank, beat, time.monotonic())
@@ -108,13 +110,13 @@ class Heartbeat:
             if verdict is not None:
                 self._say(verdict.text)
                 if self._store is not None:
-                    self._store.set(f"{KEY}/verdict", json.dumps(verdict))
+                    self._store.set(f"{self._key}/verdict", json.dumps(verdict))
             return verdict
 
     def _tell(self) -> None:
         self._count += 1
         if self._store is not None:
-            self._store.set(f"{KEY}/{self._mesh.rank}", self._own().to_text())
+            self._store.set(f"{self._key}/{self._mesh.rank}", self._own().to_text())
 
     def _own(self) -> Beat:
         return Beat(self._host, self._step, self._phase, self._count)
@@ -123,7 +125,7 @@ class Heartbeat:
         """The beats of these ranks; an empty one of a rank that has not begun."""
         if self._store is None:
             return [self._own()]
-        keys = [f"{KEY}/{rank}" for rank in ranks]
+        keys = [f"{self._key}/{rank}" for rank in ranks]
         if self._store.check(keys):
             return [read_beat(text) for text in self._store.multi_get(keys)]
         return [read_beat(self._store.get(key)) if self._store.check([key]) else Beat() for key in keys]
@@ -140,11 +142,13 @@ class Heartbeat:
         if self._mesh.rank == 0:
             self._print(f"a message between ranks failed: {_line(error)}")
         for _ in range(MISSED + 2):
-            if _try(lambda: self._look(patience=MISSED * self._interval)):
+            found = _try(lambda: (self._look(patience=MISSED * self._interval),))
+            if found and found[0]:
                 break
             time.sleep(self._interval)
         else:
-            self._say(f"rank {self._mesh.rank} has lost others, and cannot tell which. {self._watch.last_steps()}")
+            which = "which cannot be told" if found else "and the store with rank 0 or its launcher among them"
+            self._say(f"rank {self._mesh.rank} has lost others, {which}. {self._watch.last_steps()}")
         self._leave(Outcome.LOST)
 
     def _end(self, verdict: Verdict) -> None:

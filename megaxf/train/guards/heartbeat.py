@@ -71,7 +71,7 @@ class Heartbeat:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End. An error that is not the same on all ranks ends the process here: an orderly end would wait for others."""
+        """End. An error that is not the same on all ranks ends the process here: an orderly one would wait."""
         alike = error is None or getattr(error, "user_fault", False) or isinstance(error, KeyboardInterrupt)
         if error is not None and not alike and self._mesh.world_size > 1:
             self._fail(error)

@@ -108,7 +108,7 @@ def _from_mpi(env: Environment, names: tuple[str, ...], local_size: str, job: st
         launcher="mpirun",
         address=env.get("MASTER_ADDR") or (HERE if on_this_host == world_size else None),
         port=_port(env),
-        job=f"mpirun {job or (os.getppid() if on_this_host == world_size else '')}",
+        job=f"mpirun {job or (os.getppid() if on_this_host == world_size else '')}".strip(),
     )
 
 

@@ -59,7 +59,7 @@ ALONE = Launch(host=HOST)
         (TORCHRUN | SLURM, BY_TORCHRUN),
         (TORCHRUN | MPI, BY_TORCHRUN),
         (MPI | SLURM, BY_MPI),
-        (MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, replace(BY_MPI, local_world_size=1, address=None)),
+        (MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, replace(BY_MPI, local_world_size=1, address=None, job="mpirun")),
         (MPI | {"PMIX_NAMESPACE": "prterun-9"}, replace(BY_MPI, job="mpirun prterun-9")),
         (MPICH, BY_MPICH),
         (MPICH | SLURM, BY_MPICH),

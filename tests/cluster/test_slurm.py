@@ -4,10 +4,12 @@ import json
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
+from megaxf.config import to_yaml
 from tests.cluster.slurm import processes
-from tests.train.kit import assert_same_end, checkpoints, column, records
+from tests.train.kit import assert_same_end, checkpoints, column, tiny_run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 TWO_NODES = ["--nodes", "2"]
@@ -74,7 +76,7 @@ def test_scancel_saves_and_ends_all_and_the_same_command_continues(site):
     site.slurm.until(lambda: not site.slurm.ask("squeue", "-h", "-j", job), "the end of the job", 60)
     ended = site.slurm.job(job)
     assert (ended["JobState"], ended["Restarts"]) == ("CANCELLED", "0")
-    assert not any(rank.is_running() for rank in ranks)
+    assert not [rank for rank in ranks if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
     (stopped,) = checkpoints(run)
     assert column(run, "step") == list(range(1, stopped + 1))
     job = site.submit(*words, f"train.steps={stopped + 5}", "--job-name", 'a "b" $c d\'s')
@@ -105,28 +107,26 @@ def test_a_node_that_dies_costs_only_the_steps_since_the_last_checkpoint(site, f
     assert_same_end(run, finished(file, run))
 
 
-def test_a_ladder_of_runs_as_an_array_which_goes_on_where_it_was(site):
-    file, _ = site.write(train={"steps": 100, "global_batch_size": 4})
-    site.megaxf("plan", "ladder", file, "--flops", "3e8", "--budgets", "2", "--sizes", "2", "-o", "ladder")
-    files = (site.folder / "ladder" / "runs.txt").read_text().splitlines()
-    words = ["ladder/runs.txt", "--template", "sweep", "--at-once", "2"]
-    job = site.submit(*words, "--array", f"0-{len(files) - 2}")
-    states = {"COMPLETED"}
-    for task in range(len(files) - 1):
-        ended = site.slurm.wait(f"{job}_{task}", ENDED, 240)
-        states.add(ended["JobState"])
-    logs = {path.name: path.read_text() for path in (site.folder / "ladder").glob("*.out")}
-    assert states == {"COMPLETED"}, logs
-    again = site.submit(*words)
-    for task in range(len(files)):
-        assert site.slurm.wait(f"{again}_{task}", ENDED, 240)["JobState"] == "COMPLETED"
-    logs = {task: (site.folder / "ladder" / f"slurm-{again}_{task}.out").read_text() for task in range(len(files))}
-    assert ["nothing is left to do" in log for log in logs.values()] == [True] * (len(files) - 1) + [False]
-    for file in files:
-        from megaxf.config import load_run
-
-        run = load_run(site.folder / file)
-        assert (
-            records(run.model_copy(update={"run_folder": str(site.folder / run.run_folder)}))[-1]["step"]
-            == run.train.steps
-        )
+def test_a_list_of_runs_as_an_array_which_goes_on_where_it_was(site):
+    """In the form of runs.txt of megaxf plan ladder. A task is cancelled in the middle, two more runs come later."""
+    runs = []
+    for number, steps in enumerate((12, 100_000, 20, 16)):
+        name, run = site.write(run_folder=str(site.folder / f"rung-{number}"), train={"steps": steps})
+        runs.append((name, run))
+    (site.folder / "runs.txt").write_text("".join(f"{name}\n" for name, _ in runs))
+    words = ["runs.txt", "--template", "sweep", "--at-once", "2"]
+    first = site.submit(*words, "--array", "0-1")
+    assert site.slurm.wait(f"{first}_0", ENDED, 240)["JobState"] == "COMPLETED", site.log(f"{first}_0")
+    wait_for_step(site, runs[1][1], 3)
+    site.slurm.ask("scancel", f"{first}_1")
+    site.slurm.until(lambda: not site.slurm.ask("squeue", "-h", "-j", first), "the end of the array", 60)
+    (stopped,) = checkpoints(runs[1][1])
+    (site.folder / runs[1][0]).write_text(
+        to_yaml(tiny_run(site.folder, run_folder=runs[1][1].run_folder, train={"steps": stopped + 4}))
+    )
+    second = site.submit(*words)
+    for task, said in enumerate(["nothing is left to do", f"going on after step {stopped} ", "a new run", "a new run"]):
+        ended = site.slurm.wait(f"{second}_{task}", ENDED, 240)
+        log = site.log(f"{second}_{task}")
+        assert ended["JobState"] == "COMPLETED" and said in log, log
+    assert [column(run, "step")[-1] for _, run in runs] == [12, stopped + 4, 20, 16]

@@ -85,6 +85,20 @@ def test_scancel_saves_and_ends_all_and_the_same_command_continues(site):
     assert column(run, "step") == list(range(1, stopped + 6))
 
 
+def test_a_chain_of_jobs_goes_on_until_the_run_is_done(site):
+    """The first is asked to save as ahead of the time limit, the second ends the run, the third is not needed."""
+    file, run = site.write(train={"steps": 1000})
+    options = ["--gpus-per-node", "0", "--time", "60", "--environment", "site.sh", "--json", "--chain", "3"]
+    first, second, third = json.loads(site.megaxf("submit", file, *TWO_NODES, *options))["jobs"]
+    wait_for_step(site, run, 3)
+    site.slurm.ask("scancel", "--signal=USR1", "--batch", first)
+    ended = site.slurm.wait(first, ENDED)
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "75:0", "0"), site.log(first)
+    assert site.slurm.wait(second, ENDED, 300)["JobState"] == "COMPLETED", site.log(second)
+    assert site.slurm.wait(third, ENDED, 90)["JobState"] == "CANCELLED"
+    assert column(run, "step") == list(range(1, 1001))
+
+
 def test_a_node_that_dies_costs_only_the_steps_since_the_last_checkpoint(site, finished):
     file, run = site.write(train={"steps": 400}, checkpoint={"every": 20})
     job = site.submit(file, *TWO_NODES)

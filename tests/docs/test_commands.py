@@ -20,6 +20,7 @@ PAGES = [
     *(f"docs/{page}.md" for page in ("plan", "prepare", "pretrain", "checkpoint", "data", "convert", "generate")),
     "docs/evaluate.md",
     "docs/cluster.md",
+    "docs/doctor.md",
 ]
 SOURCES = (
     "argparse.py",

@@ -11,6 +11,7 @@ PACKAGES = ("launch", "megaxf", "data_pipeline")
 FLOORS = {
     "launch": 7,
     "megaxf.train": 6,
+    "megaxf.doctor": 6,
     "megaxf.engine": 5,
     "megaxf.checkpoint": 5,
     "megaxf.convert": 5,

@@ -58,6 +58,7 @@ class Heartbeat:
         # torchrun keeps its store over restarts, with the verdict on the ranks before.
         self._key = f"megaxf/heartbeat/{broadcast_object(uuid.uuid4().hex, mesh)}"
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._guard, self._rounds = threading.Thread(target=self._see_answers, name="store", daemon=True), 0
         self._looking = threading.Lock()
 
     def beat(self, step: int, phase: str) -> None:
@@ -66,6 +67,7 @@ class Heartbeat:
 
     def __enter__(self) -> Heartbeat:
         self._thread.start()
+        self._guard.start()
         return self
 
     def __exit__(
@@ -94,8 +96,22 @@ class Heartbeat:
                 if unreachable > self._watch.timeout:
                     verdict = Verdict(f"the store where all ranks meet cannot be reached: {_line(error)}", [])
                     self._say(verdict.text)
+            self._rounds += 1
             if verdict is not None and not self._ended.is_set():
                 self._end(verdict)
+
+    def _see_answers(self) -> None:
+        """End this process where the store says nothing, for which torch would wait: a cut cable gives no error."""
+        rounds = missed = 0
+        while not self._ended.wait(self._interval):
+            missed = 0 if self._rounds > rounds else missed + 1
+            rounds = self._rounds
+            if (silent := missed * self._interval) > self._watch.timeout:
+                self._say(
+                    f"the store where all ranks meet, at rank 0, has not answered for {silent:.0f} s: its host is "
+                    f"gone, or {self._host} is cut off. {self._watch.last_steps()}"
+                )
+                self._leave(Outcome.LOST)
 
     def _look(self, patience: float | None = None) -> Verdict | None:
         """Tell where this rank is and hear of the others; the verdict, if there is one."""

@@ -11,7 +11,7 @@ from data_pipeline.format.dataset import TokenDataset, open_dataset
 from data_pipeline.format.manifest import is_dataset
 from data_pipeline.sources.base import ReadOptions
 from data_pipeline.sources.find import find_units
-from data_pipeline.tokenizer.base import Tokenizer
+from data_pipeline.tokenizer.base import Tokenizer, load_tokenizer
 from megaxf.generate.errors import GenerateError
 
 UNIT_BYTES = 1 << 26
@@ -66,19 +66,14 @@ def _of_shards(dataset: TokenDataset, tokenizer: Tokenizer) -> Iterator[Document
 
 
 def _check_tokenizer(dataset: TokenDataset, tokenizer: Tokenizer) -> None:
-    """Files of one tokenizer differ by format, so a sample is read by both."""
-    sample = dataset.document(0)[: min(SAMPLE, dataset.tokens)].tolist()
-    if dataset.manifest.eod_id != tokenizer.eod_id or tokenizer.encode(tokenizer.decode(sample)) != _plain(
-        sample, tokenizer
-    ):
+    """The files of one tokenizer differ by format, so a sample of the text is read by both."""
+    own = load_tokenizer(dataset.tokenizer_folder())
+    text = own.decode(dataset.document(0)[:SAMPLE].tolist())
+    if own.eod_id != tokenizer.eod_id or own.encode(text) != tokenizer.encode(text):
         raise GenerateError(
             f"{dataset.folder} was made with another tokenizer than the model's: its ids mean other texts; "
             "evaluate on the texts themselves, or prepare them with --tokenizer"
         )
-
-
-def _plain(tokens: Sequence[int], tokenizer: Tokenizer) -> list[int]:
-    return [token for token in tokens if token != tokenizer.eod_id]
 
 
 def windows(pieces: Iterable[Sequence[int]], length: int, stride: int) -> Iterator[Window]:

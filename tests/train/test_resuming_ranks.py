@@ -12,7 +12,7 @@ from tests.train.kit import assert_same_end, checkpoints, start, tiny_run
 
 def test_dropout_goes_on_where_it_stopped(make, run_on):
     straight = make(run_folder=make().run_folder + "-straight", train={"steps": 8, "dropout": 0.2})
-    run_on(2, start, straight)
+    run_on(2, start, straight, timeout=400)
     run = make(train={"steps": 8, "dropout": 0.2})
     assert [outcome for outcome, _ in run_on(2, start, run, 4)] == [75, 75]
     run_on(2, start, run)
@@ -41,5 +41,5 @@ def test_ranks_that_see_other_checkpoints_stop_together(make, run_on, tmp_path):
         shutil.copytree(tmp_path / "data", tmp_path / "nodes" / str(rank) / "data")
     shutil.rmtree(tmp_path / "nodes" / "1" / "run" / "checkpoints" / "step-00000007")
     said = run_on(2, start_on_node, str(tmp_path / "nodes"))
-    assert said[0] == said[1] != "no error"
-    assert "rank 1: " in said[0] and "step-00000007" in said[0]
+    assert said[0] == said[1], "they went back to the step that both have, and stopped where they had to save"
+    assert "step-00000009 was not saved" in said[0] and "choose a disk that all share" in said[0]

@@ -17,7 +17,7 @@ from megaxf.config_errors import ConfigError
 
 STOP = "STOP"
 """The file's name, in the run folder."""
-LAUNCHERS = ("torchrun", "mpirun", "mpiexec", "srun")
+LAUNCHERS = ("torchrun", "mpirun", "srun")
 """Where one of these is killed, its ranks remain, and nobody waits for them."""
 FIRST_SAVE = 0.1
 """Share of the slot that is kept for a save as long as none was measured."""

@@ -1,7 +1,7 @@
 """How many tokens a second does `megaxf generate` make, beside transformers.generate with a static cache?
 
-    python benchmarks/generate.py --dtype float32 --batch-size 1
-    python benchmarks/generate.py --dtype bfloat16 --batch-size 8 --hidden-size 1024 --layers 16
+    python -m benchmarks.generate --dtype float32 --batch-size 1
+    python -m benchmarks.generate --dtype bfloat16 --batch-size 8 --hidden-size 1024 --layers 16
 
 The same weights, prompts and greedy tokens, alternately in one process; the ratio of the medians is printed. Time is
 that of the CPU (of all threads) with --cpu-time, which other work on the machine lengthens less.

@@ -30,21 +30,10 @@ def straight_and_resumed(stage, precision):
     return states, runs
 
 
-def state_after(stage, steps):
-    run, engine = make(stage, "fp32")
-    train_steps(engine, run, range(steps))
-    return read_all(engine)
-
-
-def losses_from(stage, state, first, last):
-    run, engine = make(stage, "fp32")
-    write_all(engine, state, first)
-    return torch.tensor([result[:3] for result in train_steps(engine, run, range(first, last))])
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("ranks", "stage", "precision"),
+    [(1, 0, "fp32"), (2, 3, "fp32"), (1, 3, "bf16"), *((2, stage, "bf16") for stage in range(4))],
+)
 def test_resumed_runs_are_bit_equal(run_on, ranks, stage, precision):
     for states, runs in run_on(ranks, straight_and_resumed, stage, precision):
         assert {frozenset(tensors) for tensors in states[0].values()} == {frozenset({"master"})}
@@ -59,13 +48,3 @@ def test_resumed_runs_are_bit_equal(run_on, ranks, stage, precision):
             for name, tensors in state.items():
                 for key, tensor in tensors.items():
                     assert torch.equal(resumed_state[name][key], tensor), f"{name} {key}"
-
-
-@pytest.mark.parametrize("saved", [(2, 1), (2, 3), (1, 0)], ids=str)
-def test_any_layout_continues_any_other(run_on, saved):
-    ranks, stage = saved
-    state = run_on(ranks, state_after, stage, 3)[0]
-    expected = run_on(ranks, losses_from, stage, state, 3, 6)[0]
-    for other_ranks, other_stage in [(1, 0), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3)]:
-        got = run_on(other_ranks, losses_from, other_stage, state, 3, 6)[0]
-        torch.testing.assert_close(got[:, [0, 2]], expected[:, [0, 2]], rtol=1e-5, atol=0)

@@ -7,16 +7,18 @@ as many tokens of warm-up as parameters (Porian et al., arXiv 2406.19146), each 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import log, sqrt
-from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from megaxf.plan.errors import PlanError
 from megaxf.plan.laws.page import figure, table
 from megaxf.plan.laws.surface import FLOPS_PER_WEIGHT, PowerLaw, Surface
 from megaxf.plan.parameters import Shape, count
 from megaxf.plan.quantities import quantity
+
+Build = Callable[[Mapping[str, Any]], Shape]
+"""A model's settings -> its Config."""
 
 STEP = sqrt(10)
 """Between budgets."""
@@ -46,12 +48,19 @@ class Rung(NamedTuple):
 
 
 def ladder(
-    base: Mapping[str, Any], form: Surface | PowerLaw, largest: float, budgets: int, sizes: int, folder: str
+    base: Mapping[str, Any],
+    build: Build,
+    form: Surface | PowerLaw,
+    largest: float,
+    budgets: int,
+    sizes: int,
+    folder: str,
 ) -> Iterator[Rung]:
     """The runs, cheapest budget first.
 
-    base: a whole resolved run. form: the law that says where the optimum may lie. largest: FLOPs of a run of the
-    largest budget. folder: where the run folders go. Raises PlanError where a run would be too short.
+    base: a whole resolved run. build: the Config of its family. form: the law that says where the optimum may lie.
+    largest: FLOPs of a run of the largest budget. folder: where the run folders go.
+    Raises PlanError where a run would be too short.
     """
     if budgets < 2 or sizes < 5:
         raise PlanError(f"{budgets} budgets of {sizes} sizes do not identify a law; at least 2 budgets of 5 sizes do")
@@ -60,10 +69,10 @@ def ladder(
         optimum = form.parameters(flops)
         for place in range(sizes):
             target = optimum * WIDTH ** (2 * place / (sizes - 1) - 1)
-            yield _rung(base, shape_of(base["model"], target), flops, folder)
+            yield _rung(base, build, shape_of(base["model"], build, target), flops, folder)
 
 
-def shape_of(model: Mapping[str, Any], parameters: float) -> dict[str, Any]:
+def shape_of(model: Mapping[str, Any], build: Build, parameters: float) -> dict[str, Any]:
     """The settings of a model of about so many parameters: wide and deep in proportion, all else as in `model`.
 
     Heads are as wide as in `model` where that divides the hidden size; key heads are as many as query heads.
@@ -71,12 +80,12 @@ def shape_of(model: Mapping[str, Any], parameters: float) -> dict[str, Any]:
     """
     found = []
     for hidden in _HIDDEN_SIZES:
-        first, second = (_total(_shaped(model, hidden, layers)) for layers in (1, 2))
+        first, second = (count(build(_shaped(model, build, hidden, layers))).total for layers in (1, 2))
         layers = round((parameters - first) / (second - first)) + 1
         if layers > 0 and ASPECT[0] <= hidden / layers <= ASPECT[2]:
-            shape = _shaped(model, hidden, layers)
+            shape = _shaped(model, build, hidden, layers)
             # A tenth in size weighs as much as a factor of e in the aspect.
-            off = abs(log(_total(shape) / parameters)) + 0.1 * abs(log(hidden / layers / ASPECT[1]))
+            off = abs(log(count(build(shape)).total / parameters)) + 0.1 * abs(log(hidden / layers / ASPECT[1]))
             found.append((off, hidden, shape))
     if not found:
         raise PlanError(
@@ -89,27 +98,23 @@ def shape_of(model: Mapping[str, Any], parameters: float) -> dict[str, Any]:
 _HIDDEN_SIZES = [*range(32, 256, 16), *range(256, 1024, 32), *range(1024, 4096, 64), *range(4096, 16_385, 256)]
 
 
-def _shaped(model: Mapping[str, Any], hidden: int, layers: int) -> dict[str, Any]:
-    width = next(size for size in (int(model["head_dim"]), 64, 32, 16) if hidden % size == 0)
+def _shaped(model: Mapping[str, Any], build: Build, hidden: int, layers: int) -> dict[str, Any]:
+    """The MLP has as many weights in each family; settings that the family has not are left out."""
+    given = build(model)
+    width = next(size for size in (given.head_dim, 64, 32, 16) if hidden % size == 0)
+    heads = {"head_dim": width, "num_attention_heads": hidden // width, "num_key_value_heads": hidden // width}
     return dict(model) | {
         "hidden_size": hidden,
         "num_hidden_layers": layers,
-        "intermediate_size": 16 * round(hidden * 8 / 3 / 16),
-        "head_dim": width,
-        "num_attention_heads": hidden // width,
-        "num_key_value_heads": hidden // width,
+        "intermediate_size": 16 * round(hidden * 8 / given.structure.mlp_matrices / 16),
+        **{name: size for name, size in heads.items() if name in model},
     }
 
 
-def _total(model: Mapping[str, Any]) -> int:
-    """All parameters."""
-    return count(cast(Shape, SimpleNamespace(**model))).total
-
-
-def _rung(base: Mapping[str, Any], model: dict[str, Any], flops: float, folder: str) -> Rung:
+def _rung(base: Mapping[str, Any], build: Build, model: dict[str, Any], flops: float, folder: str) -> Rung:
     """One run: the base's settings, scaled to the size, for the tokens that the budget leaves."""
-    size, length, train = _total(model), base["data"]["sequence_length"], base["train"]
-    scale = size / _total(base["model"])
+    size, length, train = count(build(model)).total, base["data"]["sequence_length"], base["train"]
+    scale = size / count(build(base["model"])).total
     wanted = flops / FLOPS_PER_WEIGHT / size
     micro = train["micro_batch_size"]
     batch = min(train["global_batch_size"] * scale ** (2 / 3), wanted / length / LEAST_STEPS)

@@ -1,11 +1,10 @@
 """A ladder of runs: sizes, tokens, scaled settings."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 from megaxf.config import validate
+from megaxf.models.registry import family
 from megaxf.plan.errors import PlanError
 from megaxf.plan.fit.identify import check_runs
 from megaxf.plan.fit.runs import Points
@@ -13,6 +12,7 @@ from megaxf.plan.ladder import hint, ladder, page, shape_of
 from megaxf.plan.laws.table import law, surface
 from megaxf.plan.parameters import count
 
+BUILD = family("llama").Config.model_validate
 MODEL = {
     "vocab_size": 4096,
     "hidden_size": 512,
@@ -46,7 +46,7 @@ def total(settings):
 
 @pytest.fixture(scope="module")
 def rungs():
-    return list(ladder(base(), surface("epoch"), 1e18, 3, 5, "ladder/runs"))
+    return list(ladder(base(), BUILD, surface("epoch"), 1e18, 3, 5, "ladder/runs"))
 
 
 def test_every_run_is_valid_and_has_the_size_that_it_names(rungs):
@@ -92,15 +92,25 @@ def test_settings_follow_the_size(rungs):
 def test_shapes_are_near_in_size_and_proportioned(parameters, vocabulary):
     if parameters == 2e6 and vocabulary == 32000:
         pytest.skip("the vocabulary alone is larger")
-    shape = shape_of(base(model={"vocab_size": vocabulary})["model"], parameters)
-    assert count(SimpleNamespace(**shape)).total == pytest.approx(parameters, rel=0.12)
+    shape = shape_of(base(model={"vocab_size": vocabulary})["model"], BUILD, parameters)
+    assert count(BUILD(shape)).total == pytest.approx(parameters, rel=0.12)
     assert 16 <= shape["hidden_size"] / shape["num_hidden_layers"] <= 130
     assert shape["num_attention_heads"] * shape["head_dim"] == shape["hidden_size"]
     assert shape["intermediate_size"] == pytest.approx(8 / 3 * shape["hidden_size"], rel=0.2)
 
 
+@pytest.mark.parametrize(("name", "more"), [("gpt2", {}), ("gpt_neox", {"rotary_pct": 0.5})])
+def test_shapes_of_other_families(name, more):
+    build, sizes = family(name).Config.model_validate, MODEL.keys() - {"num_key_value_heads", "rope_theta"}
+    model = {key: MODEL[key] for key in sizes} | {"intermediate_size": 2048, "family": name} | more
+    shape = shape_of(build(model).model_dump(), build, 3e7)
+    assert count(build(shape)).total == pytest.approx(3e7, rel=0.12)
+    assert shape["intermediate_size"] == pytest.approx(4 * shape["hidden_size"], rel=0.2)
+    assert shape.keys() == build(model).model_dump().keys()
+
+
 def test_another_law_moves_the_sizes():
-    largest = [list(ladder(base(), law(name).form, 1e18, 2, 5, "")) for name in ("minicpm", "epoch")]
+    largest = [list(ladder(base(), BUILD, law(name).form, 1e18, 2, 5, "")) for name in ("minicpm", "epoch")]
     assert largest[0][-1].parameters < 0.6 * largest[1][-1].parameters
 
 
@@ -114,13 +124,13 @@ def test_another_law_moves_the_sizes():
 )
 def test_ladders_that_cannot_be(options, message):
     with pytest.raises(PlanError, match=message):
-        list(ladder(base(), surface("epoch"), *options, ""))
+        list(ladder(base(), BUILD, surface("epoch"), *options, ""))
 
 
 def test_runs_that_would_be_too_short():
     coarse = base(model={"vocab_size": 256}, train={"global_batch_size": 512, "micro_batch_size": 512})
     with pytest.raises(PlanError, match=r"would have \d+ steps of 512 sequences of 512 tokens; take more FLOPs"):
-        list(ladder(coarse, surface("epoch"), 1e15, 2, 5, ""))
+        list(ladder(coarse, BUILD, surface("epoch"), 1e15, 2, 5, ""))
 
 
 def test_page_and_hint(rungs):

@@ -37,12 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes the run files."""
     from megaxf.config import load_run, to_yaml, validate
+    from megaxf.models.registry import family
     from megaxf.plan.ladder import hint, ladder, page
     from megaxf.plan.laws.files import find
 
     base = load_run(arguments.run_file, arguments.settings).model_dump(mode="json")
-    form, folder = find(arguments.law).form, arguments.output
-    rungs = list(ladder(base, form, arguments.flops, arguments.budgets, arguments.sizes, str(folder / "runs")))
+    build, form, folder = (
+        family(base["model"]["family"]).Config.model_validate,
+        find(arguments.law).form,
+        arguments.output,
+    )
+    rungs = list(ladder(base, build, form, arguments.flops, arguments.budgets, arguments.sizes, str(folder / "runs")))
     texts = {rung.name: to_yaml(validate(rung.settings, rung.name)) for rung in rungs}
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{name}.yaml" for name in texts]

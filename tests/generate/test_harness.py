@@ -59,4 +59,4 @@ def test_accuracy_of_a_local_task(tmp_path, make_model, capsys):
     assert main([*asked, "--dtype", "float32", "--device", "cpu", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["tasks"]["megaxf_tiny"]["acc,none"] == pytest.approx(2 / 3)
-    assert main([*asked[:3], "nosuch"]) == 2 and "no task nosuch in the harness" in capsys.readouterr().err
+    assert main([*asked[:3], "nosuch"]) == 2 and "the harness has no task nosuch" in capsys.readouterr().err

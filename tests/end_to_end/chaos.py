@@ -129,9 +129,10 @@ def disturb(run: Run[Any], draw: random.Random, log: Path) -> str:
     choice = draw.random()
     while not moment.has_come() and launcher.poll() is None:
         time.sleep(0.01)
-    ranks = processes(run, ranks_only=True)
-    with suppress(psutil.NoSuchProcess):  # the run may have come to its end
-        at_launcher = victim == "launcher" or not ranks
+    while not (ranks := processes(run, ranks_only=True)) and launcher.poll() is None:
+        time.sleep(0.01)
+    with suppress(psutil.NoSuchProcess, IndexError):  # the run may have come to its end
+        at_launcher = victim == "launcher"
         (psutil.Process(launcher.pid) if at_launcher else ranks[int(choice * len(ranks))]).send_signal(number)
     deadline = time.monotonic() + PATIENCE
     while (left := processes(run)) and time.monotonic() < deadline:

@@ -7,12 +7,12 @@ All errors of a file are found at once and raised as one `ConfigError`, before a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from megaxf.config_checks import disagreements
 from megaxf.config_data import Data
@@ -21,6 +21,26 @@ from megaxf.config_files import dump_yaml, read_model_file, read_run_file
 from megaxf.config_guards import Guards
 from megaxf.config_section import Decay, NonNegative, NonNegativeFloat, Positive, PositiveFloat, Section
 from megaxf.models.registry import family
+
+
+class Init(Section):
+    """What the weights of a new run start from; one that goes on from its own checkpoint takes no notice."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    from_: str | None = Field(None, alias="from", min_length=1)
+    """A trained model, whatever `megaxf convert` reads; by default weights are drawn by the seed."""
+    vocabulary_extension: Literal["mean", "zeros", "random"] | None = None
+    """What the rows of tokens that the trained model does not have start as, where model.vocab_size is larger."""
+
+    @model_validator(mode="after")
+    def _an_extension_has_a_model(self) -> Init:
+        if self.vocabulary_extension and self.from_ is None:
+            raise ValueError(
+                f"init.vocabulary_extension = {self.vocabulary_extension} has no effect without init.from; remove it, "
+                "or name the model to start from"
+            )
+        return self
 
 
 class Train(Section):
@@ -188,6 +208,7 @@ class Run(Section, Generic[ModelConfig]):
     seed: NonNegative = 1234
     """Of the initial weights and of the order of the data."""
     model: ModelConfig
+    init: Init = Init()
     data: Data
     train: Train
     optimizer: Optimizer
@@ -204,15 +225,22 @@ class Run(Section, Generic[ModelConfig]):
         return validate, (self.model_dump(mode="json"), "a pickled run")
 
 
-def load_run(path: str | Path, overrides: list[str] | None = None, world_size: int | None = None) -> Run[Any]:
+def load_run(
+    path: str | Path,
+    overrides: list[str] | None = None,
+    world_size: int | None = None,
+    complete: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> Run[Any]:
     """The run of a YAML file.
 
     path: the run file; its `model` is a mapping, the name of a file in configs/models, or a path to one.
     overrides: `section.key=value` strings, applied after the file; values are YAML.
     world_size: the number of ranks that it should run on, where that is known.
+    complete: adds what settings leave to other files (`megaxf.train.initial.complete`: the model of `init.from`).
     Raises ConfigError with every problem found.
     """
     settings, problems = read_run_file(Path(path), overrides or [])
+    settings = complete(settings)
     return validate(settings, str(path), problems, world_size)
 
 

@@ -104,7 +104,8 @@ def _fields(path: Sequence[Any], annotation: Any) -> Mapping[str, Any]:
 
 
 def _model_fields(annotation: Any) -> Mapping[str, Any]:
-    return getattr(annotation, "model_fields", {})
+    """The fields by the names that they have in a file."""
+    return {field.alias or name: field for name, field in getattr(annotation, "model_fields", {}).items()}
 
 
 def _inside(annotation: Any, part: Any) -> Any:

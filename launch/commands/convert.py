@@ -20,14 +20,14 @@ HELP = "turn a checkpoint into files of other programs, or such files into a che
 
 EPILOG = """\
 SOURCE is a run folder (its newest complete checkpoint is taken), a checkpoint, or a folder of Hugging
-Face, DeepSpeed (ZeRO 1 to 3, universal) or Megatron-LM (layout torch); its files tell which.
+Face, DeepSpeed (ZeRO 1 to 3, universal) or Megatron-LM (torch, torch_dist); its files tell which.
 
   megaxf convert runs/mine my-model                    for transformers, vLLM and others
   megaxf convert runs/mine my-model --verify           and compare its logits with the source's
   megaxf convert runs/mine/checkpoints/step-00001000 my-model --dtype float32 --max-shard-size 2GB
   megaxf convert runs/mine my-model.gguf --dtype q8_0  for llama.cpp and what is built on it
-  megaxf convert Llama-3.2-1B runs/continued --to megaxf
-                                                       a run folder that starts from these weights
+  megaxf convert Llama-3.2-1B as-checkpoint --to megaxf
+                                                       a checkpoint; to train on, see init.from of pretrain
   megaxf convert runs/mine for-deepspeed --to deepspeed
                                                        universal, with AdamW's state
   megaxf convert runs/mine for-megatron --to megatron --tensor-parallel-size 2
@@ -111,7 +111,7 @@ def _parameters(model: Trained) -> int:
 
 def _writer(to: str) -> Callable[[Trained, Path, Form], Written]:
     if to == "megaxf":
-        from megaxf.train.run_from import write
+        from megaxf.train.as_checkpoint import write
 
         return write
     from megaxf.convert.registry import format_named

@@ -51,22 +51,25 @@ def run(arguments: argparse.Namespace) -> int:
     from launch.rendezvous import detect
     from megaxf.config import load_run
     from megaxf.config_errors import ConfigError
+    from megaxf.train.initial import complete
 
     if arguments.check:
         world_size = 1 if arguments.world_size is None else arguments.world_size
-        return _check(load_run(arguments.run_file, arguments.settings, world_size), world_size, arguments)
+        return _check(load_run(arguments.run_file, arguments.settings, world_size, complete), world_size, arguments)
     if arguments.json or arguments.world_size is not None:
         raise ConfigError("command line", ["--json and --world-size have an effect with --check only"])
     launch = detect()
-    return _train(load_run(arguments.run_file, arguments.settings, launch.world_size), launch, arguments)
+    run = load_run(arguments.run_file, arguments.settings, launch.world_size, complete)
+    return _train(run, launch, arguments)
 
 
 def _check(run: Run[Any], world_size: int, arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from megaxf.train.initial import open_for_check
     from megaxf.train.resolved import page, resolve
 
-    resolved = resolve(run, world_size)
+    resolved = resolve(run, world_size, open_for_check(run))
     if arguments.json:
         print(json.dumps(resolved, indent=1))
     else:

@@ -104,13 +104,17 @@ class Weights(LazyWeights):
 
     def pieces(self, name: str) -> Iterator[torch.Tensor]:
         """One tensor, of which a piece is in memory at a time."""
+        whole, step = self.shapes[name][0], rows_of_piece(self.shapes[name])
+        for first in range(0, whole, step):
+            yield self.rows(name, first, min(step, whole - first))
+
+    def rows(self, name: str, first: int, count: int) -> torch.Tensor:
+        """Rows of one tensor."""
         self._check(name)
-        rows, *inner = self.shapes[name]
-        step = rows_of_piece(self.shapes[name])
-        for first in range(0, rows, step):
-            piece = torch.empty(min(step, rows - first), *inner)
-            self._tensors.fill(name + self._part, [first, *[0] * len(inner)], piece)
-            yield piece
+        inner = self.shapes[name][1:]
+        values = torch.empty(count, *inner)
+        self._tensors.fill(name + self._part, [first, *[0] * len(inner)], values)
+        return values
 
     def _check(self, name: str) -> None:
         found = self._tensors.files_of(name + self._part, [0] * len(self.shapes[name]), self.shapes[name])

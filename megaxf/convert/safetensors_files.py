@@ -103,17 +103,18 @@ class SafetensorsFolder(Weights):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """One tensor in its own dtype; raises KeyError for an unknown name."""
-        return self._read(name, 0, self.shapes[name][0])
+        return self.rows(name, 0, self.shapes[name][0])
 
     def pieces(self, name: str) -> Iterator[torch.Tensor]:
         """One tensor in its own dtype, piece by piece."""
         rows, step = self.shapes[name][0], rows_of_piece(self.shapes[name])
         for first in range(0, rows, step):
-            yield self._read(name, first, min(step, rows - first))
+            yield self.rows(name, first, min(step, rows - first))
 
-    def _read(self, name: str, first: int, rows: int) -> torch.Tensor:
+    def rows(self, name: str, first: int, count: int) -> torch.Tensor:
+        """Rows of one tensor in its own dtype; raises KeyError for an unknown name."""
         part = self._parts[name]
-        shape = torch.Size([rows, *part.shape[1:]])
+        shape = torch.Size([count, *part.shape[1:]])
         dtype = DTYPES[part.dtype]
         start = part.start + first * shape[1:].numel() * dtype.itemsize
         content = np.fromfile(part.file, np.uint8, shape.numel() * dtype.itemsize, offset=start)

@@ -62,6 +62,14 @@ class Made(Weights):
             for source in entry.sources:
                 yield from self._source.pieces(source)
 
+    def rows(self, name: str, first: int, count: int) -> torch.Tensor:
+        """Rows of one tensor."""
+        entry = self._entries[name]
+        if entry.transposed or len(entry.sources) > 1:
+            return super().rows(name, first, count)
+        # Equal parts follow one another.
+        return self._source.rows(entry.sources[0], entry.part * self.shapes[name][0] + first, count)
+
 
 def shapes_of(entries: Mapping[str, Entry], shapes: Mapping[str, torch.Size]) -> dict[str, torch.Size]:
     """The shapes of what is made of sources of these shapes."""

@@ -13,7 +13,7 @@ PIECE = 1 << 24
 class Weights(Mapping[str, torch.Tensor]):
     """Whole tensors by name, in the model's order, each read when asked for and not kept.
 
-    A source defines `shapes` and `__getitem__`, and `pieces` where it can read a part of a tensor alone.
+    A source defines `shapes` and `__getitem__`, and `pieces` and `rows` where it can read a part of a tensor alone.
     """
 
     shapes: Mapping[str, torch.Size]
@@ -22,6 +22,10 @@ class Weights(Mapping[str, torch.Tensor]):
     def pieces(self, name: str) -> Iterator[torch.Tensor]:
         """One tensor cut along its first dimension, for those who need not hold it whole."""
         yield from self[name].split(rows_of_piece(self.shapes[name]))
+
+    def rows(self, name: str, first: int, count: int) -> torch.Tensor:
+        """Rows of one tensor, for those who hold a share of it."""
+        return self[name][first : first + count]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)

@@ -36,6 +36,7 @@ from megaxf.train.guards.numbers import Finding, NumberGuard, explain, without
 from megaxf.train.guards.replicas import compare_replicas
 from megaxf.train.guards.stop import LAUNCHERS
 from megaxf.train.guards.stragglers import Stragglers, explain_slow
+from megaxf.train.initial import open_initial
 from megaxf.train.metrics import Recorder, TrainRecord, last_step
 from megaxf.train.plots import plot_loss
 from megaxf.train.positions import Positions
@@ -86,13 +87,14 @@ def train(
     guards.agreed(mesh, lambda: check_files(batches) if mesh.rank == 0 else None)
     guards.agreed(mesh, lambda: epoch_warnings(run, batches))
     same_on_all_ranks(run, batches, mesh)
+    initial = guards.agreed(mesh, lambda: open_initial(run, batches.tokenizer_folder())) if standing.new else None
     engine = create(run, mesh, device)
     beat(standing.step, "load")
-    position = load(folder, engine, mesh, batches, report, numbers, allow_missing)
+    position = load(folder, engine, mesh, batches, report, numbers, allow_missing, initial)
     environment = describe(mesh, device, launcher, position.step)
     if mesh.rank == 0:
         folder.write_start(run, environment)
-        report.page(page(resolve(run, mesh.world_size)))
+        report.page(page(resolve(run, mesh.world_size, initial)))
     for sentence in [*standing.sentences, *batches.limits()]:
         report.warn(sentence)
     peak = find_peak(run, mesh, device)

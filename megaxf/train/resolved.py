@@ -13,21 +13,23 @@ from megaxf.config_data import Portion, portions, tokens_before
 from megaxf.plan import parameters
 from megaxf.plan.conventions import convention_per_token
 from megaxf.plan.quantities import quantity
+from megaxf.train.initial import Initial
 from megaxf.train.layout import layout, layout_lines
 from megaxf.train.resolved_data import resolve_sources, source_line
 from megaxf.train.schedules import decay_steps, rate_of
 from megaxf.train.throughput import flops_per_token
 
 
-def resolve(run: Run, world_size: int) -> dict[str, Any]:
+def resolve(run: Run, world_size: int, initial: Initial | None = None) -> dict[str, Any]:
     """Everything that follows from the run on so many ranks, as plain values; no process group, no GPU.
 
+    initial: the trained model that it starts from, if it does.
     "problems" of the data would keep the run from starting; "warnings" would not. Raises ConfigError where the run
     cannot be cut over the ranks.
     """
     check_world(run, world_size)
     problems: list[str] = []
-    warnings: list[str] = []
+    warnings = list(initial.warnings) if initial else []
     after = run.train.steps + 1
     total = tokens_before(run, after)
     phases = portions(run.data, run.train.global_batch_size)
@@ -42,6 +44,7 @@ def resolve(run: Run, world_size: int) -> dict[str, Any]:
             "parameters": count.total,
             "non_embedding_parameters": count.non_embedding,
         },
+        "init": initial and _initial(initial),
         "sources": resolve_sources(run, problems, warnings),
         "layout": layout(run, world_size),
         "phases": [phase._asdict() for phase in phases],
@@ -56,6 +59,15 @@ def resolve(run: Run, world_size: int) -> dict[str, Any]:
         "settings": run.model_dump(mode="json"),
         "problems": problems,
         "warnings": warnings,
+    }
+
+
+def _initial(initial: Initial) -> dict[str, Any]:
+    return {
+        "path": str(initial.path),
+        "dtype": initial.dtype,
+        "parameters": initial.parameters,
+        "vocab_size": initial.vocab_size,
     }
 
 
@@ -86,6 +98,7 @@ def _rows(resolved: dict[str, Any]) -> dict[str, str]:
     return {
         "run folder": resolved["run_folder"],
         "model": _model_line(resolved["model"]),
+        **({"weights": _initial_line(resolved["init"], settings)} if resolved["init"] else {}),
         **{f"data {name}": source_line(source) for name, source in resolved["sources"].items()},
         "batch": "; ".join(_phase_line(Portion(**phase)) for phase in resolved["phases"]),
         **layout_lines(resolved["layout"], settings),
@@ -116,6 +129,13 @@ def _checkpoints_line(resolved: dict[str, Any]) -> str:
         return line
     copy = 12 * resolved["model"]["parameters"] / resolved["world_size"]
     return f"{line}, written beside training from a copy of {copy / 1e9:.3g} GB in the memory of each rank's host"
+
+
+def _initial_line(init: dict[str, Any], settings: dict[str, Any]) -> str:
+    known, words = init["vocab_size"], settings["model"]["vocab_size"]
+    kind = settings["init"]["vocabulary_extension"]
+    rows = f"; {words - known:,} new tokens after {known:,}: {kind}" if words > known else ""
+    return f"{init['path']}, {init['parameters']:,} parameters in {init['dtype']}{rows}"
 
 
 def _times(every: int, always: str) -> str:

@@ -20,6 +20,7 @@ from megaxf.parallel.mesh import Mesh
 from megaxf.train.console import Report
 from megaxf.train.guards import agreed
 from megaxf.train.guards.numbers import NumberGuard, Steps
+from megaxf.train.initial import Initial, fill
 from megaxf.train.resume import compare
 from megaxf.train.run_folder import RunFolder
 from megaxf.train.sources import AnyBatches
@@ -42,6 +43,8 @@ class Standing(NamedTuple):
     """What has changed since, and what follows."""
     passed_over: list[Steps]
     """Steps whose data the guards have passed over."""
+    new: bool = False
+    """There is no checkpoint to go on from."""
 
 
 def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool, allow_missing: bool) -> Standing:
@@ -61,7 +64,7 @@ def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool, allow_missi
             raise ConfigError("--resume", [f"run_folder = {folder.path} holds no complete checkpoint to go on from"])
         if folder.config.exists():
             compare(run, folder.config.read_bytes(), str(folder.config), 0)
-        return Standing(0, [], [])
+        return Standing(0, [], [], new=True)
 
     standing = broadcast_object(agreed(mesh, look_at_it), mesh)
     assert standing is not None
@@ -69,7 +72,10 @@ def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool, allow_missi
 
 
 def _compare(run: Run, found: Listed, other_model: bool) -> list[str]:
-    return compare(run, read_file(found.path, CONFIG), str(found.path / CONFIG), found.step, other_model)
+    sentences = compare(run, read_file(found.path, CONFIG), str(found.path / CONFIG), found.step, other_model)
+    if run.init.from_:
+        sentences.append(f"init.from = {run.init.from_} is not read: the run goes on from its own checkpoint")
+    return sentences
 
 
 def same_on_all_ranks(run: Run, batches: AnyBatches, mesh: Mesh) -> None:
@@ -92,18 +98,25 @@ def load(
     report: Report,
     numbers: NumberGuard,
     allow_missing: bool = False,
+    initial: Initial | None = None,
 ) -> Position:
-    """The newest sound checkpoint into the engine, and what the guard knew then; collective."""
+    """The newest sound checkpoint into the engine, and what the guard knew then, or what a new run starts from;
+    collective."""
     extra: dict[str, Any] | None = checkpoint.load_latest(
         folder.checkpoints, engine, mesh, report.warn, allow_missing=allow_missing
     )
     if extra is None:
+        if initial:
+            fill(engine, initial, mesh)
         return Position()
-    if extra["data"] is not None:  # None: imported weights, trained on data of elsewhere
-        for sentence in describe_change(extra["data"], batches.state(extra["samples"])):
-            report.warn(f"since {extra['path']}: {sentence}")
-        if isinstance(batches, OnlineBatches):
-            batches.go_on(extra["data"])
+    if extra["data"] is None:
+        raise checkpoint.CheckpointError(
+            f"{extra['path']} holds a model's weights and no state of a run; start a new run, whose init.from names it"
+        )
+    for sentence in describe_change(extra["data"], batches.state(extra["samples"])):
+        report.warn(f"since {extra['path']}: {sentence}")
+    if isinstance(batches, OnlineBatches):
+        batches.go_on(extra["data"])
     if "guards" in extra:
         numbers.load(extra["guards"])
     _check_phases(batches.phases, Position(extra["step"], extra["samples"]), extra["path"])

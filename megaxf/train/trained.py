@@ -21,6 +21,18 @@ def open_source(path: str | Path) -> Trained:
     return model
 
 
+def read_model_config(path: str | Path) -> Any:
+    """The architecture of what a path names; weights of a checkpoint are not looked at. Raises as `open_source`."""
+    from megaxf.checkpoint import read_config, resolve
+    from megaxf.convert.registry import format_named, format_of
+
+    name = format_of(Path(path))
+    if name:
+        return format_named(name).read(Path(path)).config
+    checkpoint = resolve(path)
+    return model_config(read_config(checkpoint), str(checkpoint / "config.yaml"))
+
+
 def _open_checkpoint(path: Path) -> Trained:
     from data_pipeline.tokenizer.base import load_tokenizer
     from megaxf.checkpoint import read_config, read_extra, read_moments, read_weights, resolve, tokenizer_folder

@@ -8,7 +8,7 @@ import transformers
 
 from data_pipeline.format.dataset import open_dataset
 from launch.megaxf import main
-from tests.train.kit import LENGTH, checkpoints, records, start, tiny_run, weights, write_data
+from tests.train.kit import LENGTH, checkpoints, records, start, tiny_run, write_data
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -27,12 +27,8 @@ def test_from_training_to_transformers_and_back(tmp_path, tied):
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[1:]).item()
     assert records(run, "evaluation")[-1]["loss"] == pytest.approx(loss, rel=1e-5)
 
-    assert main(["convert", str(tmp_path / "hf"), str(tmp_path / "next"), "--to", "megaxf"]) == 0
-    onward = tiny_run(tmp_path, model=model, run_folder=str(tmp_path / "next"), schedule={"warmup_steps": 0})
-    before = weights(onward)
-    assert all(torch.equal(weight, before[name]) for name, weight in weights(run).items())
+    onward = tiny_run(tmp_path, run_folder=str(tmp_path / "next"), model=model, init={"from": str(tmp_path / "hf")})
     _, said = start(onward)
-    assert not any("changed" in sentence or "trained on" in sentence for sentence in said), said
+    assert not any("changed" in sentence for sentence in said), said
     assert records(onward, "evaluation")[0]["loss"] == pytest.approx(loss, rel=1e-5)
-    assert checkpoints(onward) == [0, 12]
-    assert not torch.equal(weights(onward)["model.norm.weight"], before["model.norm.weight"])
+    assert records(onward)[0]["step"] == 1 and checkpoints(onward) == [12]

@@ -23,7 +23,7 @@ def settings(model, prefix=""):
         elif inner and name != "model":
             yield from settings(inner, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", None if field.is_required() else field.default
+            yield f"{prefix}{field.alias or name}", None if field.is_required() else field.default
 
 
 def _is_section(annotation):

@@ -1,4 +1,8 @@
-"""A run folder that starts from the weights of a model: `megaxf convert --to megaxf`."""
+"""A model of other programs as a checkpoint: `megaxf convert --to megaxf`.
+
+It is no run, which could be gone on with: a run that is to start from it, or from what it was made of, names it as
+`init.from`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import yaml
 
 from data_pipeline.tokenizer.base import load_tokenizer
 from megaxf.checkpoint import save_weights
+from megaxf.checkpoint.finding import CHECKPOINTS
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.folders import new_folder
 from megaxf.convert.interface import Form, Trained, Written, each_used_once, refuse_options
@@ -16,26 +21,25 @@ from megaxf.convert.names import check_names, parameter_shapes
 
 
 def write(model: Trained, out: Path, form: Form) -> Written:
-    """Write a run folder with one checkpoint, of no step; whole tensors in fp32 are in memory one at a time.
+    """Write `out/checkpoints/step-00000000`: weights alone; one whole fp32 tensor is in memory at a time.
 
     Raises ConvertError where names do not fit the configuration, an option has no effect, or `out` is in the way.
     """
     refuse_options(form, "megaxf", "a checkpoint holds fp32 tensors", "dtype", "max_shard_size")
-    if (out / "metrics.jsonl").exists():
-        raise ConvertError(f"{out} is a run that has trained; choose another name, or remove it yourself")
+    if (out / "config.yaml").exists():
+        raise ConvertError(f"{out} is a run; choose another name, or remove it yourself")
     shapes = parameter_shapes(model.config)
     check_names(model.weights.shapes, shapes, str(model.path))
     config = yaml.safe_dump({"model": model.config.model_dump()}, sort_keys=False)
-    # What a run reads of its past: no data so far, weights that lose nothing in this precision, and what ends a text.
+    # No past: what a run would go on with is missing.
     extra = {"samples": 0, "tokens": 0, "data": None, "dtype": model.dtype, "eos_ids": model.eos_ids}
     with (
-        new_folder(out, overwrite=form.overwrite, mark="checkpoints") as folder,
+        new_folder(out, overwrite=form.overwrite, mark=CHECKPOINTS) as folder,
         TemporaryDirectory() as spare,
         each_used_once(model.weights, form.told) as weights,
     ):
         if model.tokenizer:
             load_tokenizer(model.tokenizer).save(spare)
         tokenizer = spare if model.tokenizer else None
-        (folder / "config.yaml").write_text(config, encoding="utf-8")
-        save_weights(folder / "checkpoints", shapes, weights.__getitem__, extra, config=config, tokenizer=tokenizer)
+        save_weights(folder / CHECKPOINTS, shapes, weights.__getitem__, extra, config=config, tokenizer=tokenizer)
     return Written(4 * sum(shape.numel() for shape in shapes.values()), "float32", [])

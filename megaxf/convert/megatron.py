@@ -1,11 +1,10 @@
-"""Megatron-LM's checkpoints of Llama models, in its layout `torch`: a file for each rank of a model.
+"""Megatron-LM's checkpoints of Llama models: read in its layouts `torch` and `torch_dist`, written in `torch`.
 
-    latest_checkpointed_iteration.txt                   10, or "release"
-    iter_0000010/mp_rank_01/model_optim_rng.pt          tensor-parallel rank 1
-    iter_0000010/mp_rank_01_002/model_optim_rng.pt      with a pipeline: its stage 2
-    config.json, tokenizer.json, ...                    as in a Hugging Face folder: Megatron-LM does not keep them
+    latest_checkpointed_iteration.txt       10, or "release"
+    iter_0000010/                           what megatron_ranks (torch) or megatron_dist (torch_dist) say
+    config.json, tokenizer.json, ...        as in a Hugging Face folder: Megatron-LM does not keep them
 
-A file has the arguments of the run and the rank's weights, which are fused, cut and numbered anew on each stage, the
+There are the arguments of the run and weights, which are fused, in `torch` cut and numbered anew on each stage, the
 vocabulary filled up. So where neither config.json, nor a tokenizer, nor the arguments say how many tokens there are, a
 folder is refused. Weights are read, the optimizer's state is not.
 """
@@ -20,13 +19,13 @@ from uuid import uuid4
 import torch
 
 from data_pipeline.tokenizer.base import load_tokenizer
-from megaxf.convert import casting, huggingface
+from megaxf.convert import casting, huggingface, megatron_dist, megatron_ranks
 from megaxf.convert.casting import DTYPES
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.folders import new_folder
 from megaxf.convert.interface import Form, Trained, Written, choose_dtype, each_used_once, refuse_options
 from megaxf.convert.megatron_names import HEAD, LAYER, TABLE, Part, parts, share
-from megaxf.convert.megatron_ranks import FILE, SharedWeights, read_ranks
+from megaxf.convert.megatron_ranks import FILE, SharedWeights, Shares, read_ranks
 from megaxf.convert.megatron_settings import dtype_name, padded_size, read_arguments, write_arguments
 from megaxf.convert.names import check_names, parameter_shapes
 from megaxf.convert.torch_files import save
@@ -53,7 +52,8 @@ def read(path: Path) -> Trained:
     folder = _iteration_folder(path)
     if folder is None:
         raise ConvertError(f"{path / LATEST} names no folder of an iteration")
-    arguments, stages = read_ranks(folder)
+    shares: Shares
+    arguments, shares = megatron_dist.read_dist(folder) if megatron_dist.recognises(folder) else read_ranks(folder)
     place = next((place for place in (folder, folder.parent) if huggingface.recognises(place)), None)
     about = huggingface.read_description(place) if place else None
     vocab_size: int | None
@@ -70,15 +70,8 @@ def read(path: Path) -> Trained:
     config = read_arguments(arguments, vocab_size, str(folder))
     if about and about.config != config:
         _raise_differences(about.config, config, folder)
-    return Trained(
-        config,
-        SharedWeights(stages, config, folder),
-        tokenizer,
-        dtype_name(stages[0][0][TABLE]),
-        eos_ids,
-        folder,
-        "megatron",
-    )
+    weights = SharedWeights(shares, config, folder)
+    return Trained(config, weights, tokenizer, dtype_name(shares[TABLE][0]), eos_ids, folder, "megatron")
 
 
 def write(model: Trained, out: Path, form: Form) -> Written:
@@ -122,7 +115,7 @@ def _iteration_folder(path: Path) -> Path | None:
     if (path / LATEST).is_file():
         latest = (path / LATEST).read_text(encoding="utf-8").strip()
         path = path / (f"iter_{int(latest):07d}" if latest.isdigit() else latest)
-    return path if any(path.glob(f"mp_rank_*/{FILE}")) else None
+    return path if megatron_ranks.recognises(path) or megatron_dist.recognises(path) else None
 
 
 def _raise_differences(described: ModelConfig, config: Config, folder: Path) -> None:

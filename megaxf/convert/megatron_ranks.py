@@ -1,10 +1,14 @@
-"""The files of Megatron-LM's ranks as one model: stages in a row, shares joined."""
+"""Megatron-LM's layout `torch`: the files of its ranks as one model, stages in a row, shares joined.
+
+mp_rank_01/model_optim_rng.pt           tensor-parallel rank 1
+mp_rank_01_002/model_optim_rng.pt       with a pipeline: its stage 2
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -21,11 +25,39 @@ CHUNK = re.compile(r"model(\d*)")
 """Keys of a file: the model, or with an interleaved pipeline its chunks on the stage."""
 LOCAL = {part.local: part.theirs for part in INNER if part.local}
 
+
+class Shares(Protocol):
+    """Megatron-LM's tensors by their names in the whole model, with the shares of all tensor-parallel ranks."""
+
+    @property
+    def shapes(self) -> dict[str, list[torch.Size]]:
+        """Of the shares of each tensor."""
+        ...
+
+    def __getitem__(self, name: str, /) -> list[torch.Tensor]:
+        """Read when asked for."""
+        ...
+
+
+class RankShares(dict[str, list[torch.Tensor]]):
+    """Of files that are mapped into memory."""
+
+    @property
+    def shapes(self) -> dict[str, list[torch.Size]]:
+        """Of the shares of each tensor."""
+        return {name: [share.shape for share in shares] for name, shares in self.items()}
+
+
 Stages = list[list[dict[str, torch.Tensor]]]
 """Megatron-LM's tensors by [part of the model, in the order of its layers][tensor-parallel rank]."""
 
 
-def read_ranks(folder: Path) -> tuple[dict[str, Any], Stages]:
+def recognises(folder: Path) -> bool:
+    """Whether a folder of an iteration is in this layout."""
+    return any(folder.glob(f"mp_rank_*/{FILE}"))
+
+
+def read_ranks(folder: Path) -> tuple[dict[str, Any], RankShares]:
     """The arguments of the run, and the weights of all ranks. Raises ConvertError where a file is missing."""
     found = {
         (int(match[1]), int(match[2] or 0)): path for path in folder.iterdir() if (match := RANK.fullmatch(path.name))
@@ -40,9 +72,13 @@ def read_ranks(folder: Path) -> tuple[dict[str, Any], Stages]:
         raise ConvertError.listing(f"{folder} was saved by {ranks} tensor-parallel ranks x {stages} stages", problems)
     # Interleaved, the first chunks of all stages come before their second ones.
     chunks = sorted((int(match[1] or 0), key) for key in files[0, 0] if (match := CHUNK.fullmatch(key)))
-    return arguments, [
-        [_tensors(files[rank, stage][chunk]) for rank in range(ranks)] for _, chunk in chunks for stage in range(stages)
-    ]
+    return arguments, numbered(
+        [
+            [_tensors(files[rank, stage][chunk]) for rank in range(ranks)]
+            for _, chunk in chunks
+            for stage in range(stages)
+        ]
+    )
 
 
 def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -57,11 +93,9 @@ class SharedWeights(Weights):
     copies differ that have to be equal.
     """
 
-    def __init__(self, stages: Stages, config: Config, folder: Path) -> None:
-        self._config, self._folder = config, folder
-        self._shares = numbered(stages)
+    def __init__(self, shares: Shares, config: Config, folder: Path) -> None:
+        self._config, self._folder, self._shares = config, folder, shares
         self._parts = parts(config)
-        self._drop_tied_copy()
         self.shapes = parameter_shapes(config)
         self._check()
         self._sources = {
@@ -78,40 +112,36 @@ class SharedWeights(Weights):
         # Only the vocabulary is filled up.
         return whole(part, shares, self._config, number)[: self.shapes[name][0]]
 
-    def _drop_tied_copy(self) -> None:
-        """The last stage has a tied table too."""
-        if not self._config.tie_word_embeddings or HEAD not in self._shares:
-            return
-        if not all(map(torch.equal, self._shares.pop(HEAD), self._shares.get(TABLE, []))):
-            raise ConvertError(f"{self._folder}: the arguments tie the embeddings, yet {HEAD} differs from {TABLE}")
-
     def _check(self) -> None:
-        problems = [f"{name} is missing" for name in self._parts if name not in self._shares]
-        problems += [f"{name} is not part of the model" for name in self._shares if name not in self._parts]
-        for name, shares in self._shares.items():
+        found = dict(self._shares.shapes)
+        if self._config.tie_word_embeddings and HEAD in found:  # The last stage has the table too.
+            if TABLE in found and not all(map(torch.equal, self._shares[HEAD], self._shares[TABLE])):
+                raise ConvertError(f"{self._folder}: the arguments tie the embeddings, yet {HEAD} differs from {TABLE}")
+            del found[HEAD]
+        problems = [f"{name} is missing" for name in self._parts if name not in found]
+        problems += [f"{name} is not part of the model" for name in found if name not in self._parts]
+        for name, shares in found.items():
             if name in self._parts:
-                for rank, (found, wanted) in enumerate(
+                for rank, (own, wanted) in enumerate(
                     zip(shares, self._expected(self._parts[name], shares), strict=True)
                 ):
-                    if found.shape != wanted:
-                        problems.append(
-                            f"{name} of rank {rank} is {list(found.shape)}, the arguments say {list(wanted)}"
-                        )
+                    if own != wanted:
+                        problems.append(f"{name} of rank {rank} is {list(own)}, the arguments say {list(wanted)}")
         if problems:
             raise ConvertError.listing(f"the tensors of {self._folder} are not those of its arguments", problems)
 
-    def _expected(self, part: Part, shares: list[torch.Tensor]) -> list[torch.Size]:
+    def _expected(self, part: Part, shares: list[torch.Size]) -> list[torch.Size]:
         """The shapes of the shares of all ranks."""
         ours = [torch.empty(self.shapes[name], device="meta") for name in part.ours]
         if part.cut == "rows":
-            rows = max(sum(map(len, shares)), len(ours[0]))
+            rows = max(sum(shape[0] for shape in shares), len(ours[0]))
             ours = [torch.empty(rows, *ours[0].shape[1:], device="meta")]
         return [share(part, ours, self._config, rank, len(shares)).shape for rank in range(len(shares))]
 
 
-def numbered(stages: Stages) -> dict[str, list[torch.Tensor]]:
+def numbered(stages: Stages) -> RankShares:
     """The shares of each tensor by its name in the whole model: a stage's own numbers begin anew."""
-    found: dict[str, list[torch.Tensor]] = {}
+    found = RankShares()
     before = 0
     for ranks in stages:
         layers = 0

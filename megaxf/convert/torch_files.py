@@ -18,6 +18,11 @@ class StandIn:
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
 
+    def __setstate__(self, state: Any) -> None:
+        """Take attributes up, where the class keeps its state so."""
+        if isinstance(state, dict):
+            self.__dict__.update(state)
+
 
 def read_torch_file(path: Path) -> Any:
     """The content of a file, its tensors still on the disk, every object of a class that torch does not vouch for as
@@ -33,7 +38,12 @@ def read_torch_file(path: Path) -> Any:
     except FileNotFoundError:
         raise ConvertError(f"{path} is missing") from None
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        raise ConvertError(f"{path} is no sound file of torch.save: {str(error).splitlines()[0]}") from None
+        raise ConvertError(f"{path} is no sound file of torch.save: {brief(error)}") from None
+
+
+def brief(error: Exception) -> str:
+    """The first line of what an error says, or its name."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def save(content: Any, path: Path) -> None:

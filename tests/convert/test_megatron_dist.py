@@ -1,0 +1,82 @@
+"""Megatron-LM's layout torch_dist, of files that torch.distributed.checkpoint itself writes on two ranks."""
+
+import json
+import pickle
+from contextlib import redirect_stdout
+from io import StringIO
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from megaxf.convert import megatron, registry
+from megaxf.convert.errors import ConvertError
+from megaxf.models.llama import Config, Model
+from tests.convert.conftest import SETTINGS, Weights
+from tests.convert.test_megatron import arguments, last_row, state
+
+CONFIG = Config(**SETTINGS, attention_bias=True)
+
+
+def made():
+    generator = torch.Generator().manual_seed(4)
+    shapes = {name: weight.shape for name, weight in Model(CONFIG).named_parameters()}
+    return Weights({name: torch.randn(shape, generator=generator) for name, shape in shapes.items()})
+
+
+def stacked():
+    """What the ranks hold together, the layers of each kind in one tensor."""
+    whole = state(CONFIG, made(), 1, 0, range(CONFIG.num_hidden_layers), True, True, last_row)
+    ends = dict.fromkeys(name.split(".", 3)[3] for name in whole if name.startswith("decoder.layers."))
+    found = {name: tensor for name, tensor in whole.items() if not name.startswith("decoder.layers.")}
+    for end in ends:
+        layers = [whole[f"decoder.layers.{layer}.{end}"] for layer in range(CONFIG.num_hidden_layers)]
+        found[f"decoder.layers.{end}"] = torch.stack(layers)
+    return found
+
+
+def save(folder):
+    """As boxes of two ranks, cut along other dimensions than layers, with things beside that are no weights."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    boxes = {name: distribute_tensor(tensor, mesh, [Shard(tensor.dim() - 1)]) for name, tensor in stacked().items()}
+    others = {"optimizer.state.exp_avg.decoder.final_layernorm.weight": torch.ones(36), "rng_state": [1, 2]}
+    dcp.save(boxes | others, checkpoint_id=folder)
+
+
+@pytest.fixture
+def folder(tmp_path, run_on):
+    place = tmp_path / "iter_0000010"
+    run_on(2, save, place)
+    torch.save({"args": arguments(CONFIG, 1, 1), "iteration": 10}, place / "common.pt")
+    (place / "metadata.json").write_text(json.dumps({"sharded_backend": "torch_dist", "common_backend": "torch"}))
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("10")
+    return tmp_path
+
+
+class Evil:
+    def __reduce__(self):
+        return print, ("code of the file has run",)
+
+
+def test_boxes_of_stacked_layers(folder):
+    assert registry.format_of(folder) == "megatron"
+    found, expected = megatron.read(folder), made()
+    assert found.config == CONFIG and list(found.weights) == list(expected)
+    for name, tensor in expected.items():
+        assert torch.equal(found.weights[name], tensor), name
+    place = folder / "iter_0000010"
+    contents = (place / ".metadata").read_bytes()
+    for name, message in (("zarr", "sharded_backend = 'zarr' is not read"), ("torch_dist", "is no table of contents")):
+        (place / "metadata.json").write_text(json.dumps({"sharded_backend": name}))
+        (place / ".metadata").write_bytes(pickle.dumps(Evil()))
+        with redirect_stdout(StringIO()) as printed, pytest.raises(ConvertError, match=message):
+            megatron.read(folder)
+        assert printed.getvalue() == ""
+    (place / ".metadata").write_bytes(contents)
+    for file in place.glob("__1_*.distcp"):
+        file.write_bytes(file.read_bytes()[:300])
+    with pytest.raises(ConvertError, match=r"distcp is damaged"):
+        dict(megatron.read(folder).weights)

@@ -15,7 +15,7 @@ from megaxf.checkpoint.files import Entry, Place
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
-CHUNK = 1 << 23
+CHUNK = 1 << 20
 
 
 class Contents(NamedTuple):
@@ -31,11 +31,12 @@ def describe(path: Place, advance: Callable[[int], object] = lambda size: None) 
     """Size and checksum of a file, read in pieces, of whose sizes `advance` is told."""
     checksum = xxhash.xxh3_128()
     size = 0
+    buffer = memoryview(bytearray(CHUNK))
     with files.reading(path) as file:
-        while piece := file.read(CHUNK):
-            checksum.update(piece)
-            size += len(piece)
-            advance(len(piece))
+        while count := file.readinto(buffer):  # type: ignore[attr-defined]
+            checksum.update(buffer[:count])
+            size += count
+            advance(count)
     return Entry(size, checksum.hexdigest())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ def new_folder(out: Path, *, overwrite: bool, mark: str) -> Iterator[Path]:
     try:
         temporary.mkdir(parents=True)
         yield temporary
+        for path in [*temporary.rglob("*"), temporary]:
+            _sync(path)
         if out.exists():
             old = temporary.with_name(f"{temporary.name}-old")
             out.rename(old)
@@ -31,11 +34,21 @@ def new_folder(out: Path, *, overwrite: bool, mark: str) -> Iterator[Path]:
             shutil.rmtree(old)
         else:
             temporary.rename(out)
+        _sync(out.parent)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError):
             raise ConvertError(f"{out} was not made: {error}") from error
         raise
+
+
+def _sync(path: Path) -> None:
+    """Wait until the disk has a file, or the names in a folder: a name must not outlive what it stands for."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _check(out: Path, overwrite: bool, mark: str) -> None:
@@ -66,7 +79,9 @@ def new_file(out: Path, *, overwrite: bool, magic: bytes) -> Iterator[Path]:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
+        _sync(temporary)
         temporary.rename(out)
+        _sync(out.absolute().parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):

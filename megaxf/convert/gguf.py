@@ -52,7 +52,7 @@ def write(model: Trained, out: Path, form: Form) -> Written:
     """Write one file. A piece of a tensor is in memory at a time, and whole queries and keys where they are permuted.
 
     Raises ConvertError where llama.cpp has no architecture or tokenizer that computes the same, a weight is missing or
-    superfluous, q8_0's blocks do not fit into the rows, or `out` is in the way.
+    superfluous, or `out` is in the way.
     """
     gguf = _library()
     config, dtype = model.config, choose_dtype(model, form, TYPES)
@@ -78,15 +78,14 @@ def write(model: Trained, out: Path, form: Form) -> Written:
         finally:
             writer.close()
         size = sum(_bytes(tensor) for tensor in tensors)
-    return Written(size, dtype, notes + _notes(config))
+    return Written(size, dtype, notes + _notes(config, tensors, dtype))
 
 
 def rounded(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
     """What a tensor is in fp32 after it was written in a dtype: vectors are as they were."""
-    if tensor.ndim == 1:
-        return tensor
-    if dtype != "q8_0":
-        return casting.rounded(tensor, dtype)
+    stored = _stored(tensor.shape, dtype)
+    if stored != "q8_0":
+        return casting.rounded(tensor, stored)
     gguf = _library()
     kind = gguf.GGMLQuantizationType.Q8_0
     return torch.from_numpy(gguf.dequantize(gguf.quantize(tensor.float().numpy(), kind), kind))
@@ -151,14 +150,18 @@ def _interleaved(architecture: str, config: Config) -> dict[str, int]:
     return {f"{name}.{kind}": count for name, count in heads.items() for kind in ("weight", "bias")}
 
 
-def _notes(config: Config) -> list[str]:
+def _notes(config: Config, tensors: list[Tensor], dtype: str) -> list[str]:
+    notes = []
+    wider = sum(tensor.dtype == "float16" for tensor in tensors) if dtype == "q8_0" else 0
+    if wider:
+        notes.append(f"{wider} matrices have rows that are no multiple of {BLOCK} and stand in float16")
     length = context_length(config)
-    if length == config.max_position_embeddings:
-        return []
-    return [
-        f"llama.cpp has no sliding window for this architecture: the file's context is the window, {length} tokens, "
-        "within which it hides nothing"
-    ]
+    if length < config.max_position_embeddings:
+        notes.append(
+            "llama.cpp has no sliding window for this architecture: the file's context is the window, "
+            f"{length} tokens, within which it hides nothing"
+        )
+    return notes
 
 
 def _tensors(architecture: str, shapes: dict[str, torch.Size], layers: int, dtype: str) -> list[Tensor]:
@@ -169,17 +172,16 @@ def _tensors(architecture: str, shapes: dict[str, torch.Size], layers: int, dtyp
     names = gguf.get_tensor_name_map(kind, layers)
     found = {ours: names.get_name(ours, try_suffixes=(".weight", ".bias")) for ours in shapes}
     problems = [f"{ours} has no name in architecture {architecture}" for ours, name in found.items() if name is None]
-    if dtype == "q8_0":
-        problems += [
-            f"{ours} has rows of {shape[-1]}; q8_0 needs multiples of {BLOCK}"
-            for ours, shape in shapes.items()
-            if len(shape) > 1 and shape[-1] % BLOCK
-        ]
     if problems:
         raise ConvertError.listing("the model cannot be written as GGUF", problems)
-    return [
-        Tensor(str(found[ours]), ours, shape, dtype if len(shape) > 1 else "float32") for ours, shape in shapes.items()
-    ]
+    return [Tensor(str(found[ours]), ours, shape, _stored(shape, dtype)) for ours, shape in shapes.items()]
+
+
+def _stored(shape: torch.Size, dtype: str) -> str:
+    """The dtype of one tensor where the file's is `dtype`, as llama.cpp's own converter has it."""
+    if len(shape) == 1:
+        return "float32"
+    return "float16" if dtype == "q8_0" and shape[-1] % BLOCK else dtype
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -15,6 +15,7 @@ Names and shapes of `Trained.weights` are those of megaxf's model of `Trained.co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,10 +112,19 @@ class _Counting(Weights):
         return tensor
 
     def pieces(self, name: str) -> Iterator[torch.Tensor]:
-        for piece in self._weights.pieces(name):
+        for piece in _ahead(self._weights.pieces(name)):
             self._told(piece.numel())
             yield piece
         self.reads[name] += 1
+
+
+def _ahead(pieces: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The same, each read by another thread while the one before is cast and written."""
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(next, pieces, None)
+        while (piece := coming.result()) is not None:
+            coming = reader.submit(next, pieces, None)
+            yield piece
 
 
 @contextmanager
@@ -124,8 +134,13 @@ def each_used_once(weights: Weights, told: Callable[[int], None]) -> Iterator[We
     told: hears how many elements were read.
     Raises ConvertError at the end of the block with every tensor that was not read exactly once.
     """
-    counting = _Counting(weights, told)
-    yield counting
+    counting, threads = _Counting(weights, told), torch.get_num_threads()
+    # A piece is too small to be shared: threads that wait for each other cost more than they bring.
+    torch.set_num_threads(1)
+    try:
+        yield counting
+    finally:
+        torch.set_num_threads(threads)
     problems = [f"{name} was used {reads} times" for name, reads in counting.reads.items() if reads != 1]
     if problems:
         raise ConvertError.listing("every tensor has to be used exactly once", problems)

@@ -82,9 +82,11 @@ def _theirs(model: Trained, tokens: torch.Tensor) -> tuple[str, torch.Tensor]:
     if model.format == "huggingface":
         try:
             from transformers import AutoModelForCausalLM
+            from transformers.utils.logging import disable_progress_bar
         except ImportError:
             pass
         else:
+            disable_progress_bar()
             built = AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float32).eval()
             with torch.no_grad():
                 return f"transformers' {type(built).__name__}", built(tokens).logits

@@ -9,6 +9,7 @@ from safetensors import safe_open
 
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.huggingface import read
+from megaxf.convert.interface import each_used_once
 from megaxf.convert.safetensors_files import SafetensorsFolder, write_files
 from tests.convert.conftest import Weights, export
 
@@ -87,6 +88,32 @@ def test_a_piece_of_a_tensor_at_a_time(tmp_path):
     assert len(most) == 200 and max(most) <= 2
     folder = SafetensorsFolder(tmp_path)
     assert all(torch.equal(folder[name], weights[name]) for name in weights)
+
+
+def test_each_tensor_is_used_once():
+    weights = Weights({name: torch.ones(9, 2) for name in ("once", "twice", "never", "cut short")})
+    read, threads = [], torch.get_num_threads()
+    with pytest.raises(ConvertError) as caught, each_used_once(weights, read.append) as counted:
+        assert torch.equal(torch.cat(list(counted.pieces("once"))), weights["once"])
+        assert torch.equal(counted["twice"], next(iter(counted.pieces("cut short"))).new_ones(9, 2))
+        list(counted.pieces("twice"))
+    assert str(caught.value).splitlines()[1:] == [
+        "  - twice was used 2 times",
+        "  - never was used 0 times",
+        "  - cut short was used 0 times",
+    ]
+    assert read == [14, 4, 18, 14, 14, 4] and torch.get_num_threads() == threads
+
+
+def test_what_ends_the_reading_of_a_piece_ends_the_conversion():
+    class Damaged(Weights):
+        def pieces(self, name):
+            yield self[name][:7]
+            raise ConvertError("the disk is damaged")
+
+    weights = Damaged({"a": torch.ones(9, 2)})
+    with pytest.raises(ConvertError, match="the disk is damaged"), each_used_once(weights, print) as counted:
+        list(counted.pieces("a"))
 
 
 def test_a_tensor_in_pieces_is_the_tensor(tmp_path, monkeypatch):

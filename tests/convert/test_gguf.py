@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from megaxf.convert.errors import ConvertError
-from megaxf.convert.gguf import interleave, write
+from megaxf.convert.gguf import interleave, rounded, write
 from megaxf.convert.interface import Form, Trained
 
 FAMILIES = {
@@ -95,6 +95,18 @@ def test_matrices_take_the_dtype_and_vectors_stay_fp32(tmp_path, dtype, make_con
     assert written.size == sum(int(t.n_bytes) for t in gguf.GGUFReader(tmp_path / "m.gguf").tensors)
 
 
+def test_rows_without_whole_blocks_stand_in_float16(tmp_path, make_config, make_weights):
+    config = make_config(**{**BLOCKS, "intermediate_size": 44})
+    weights = make_weights(config)
+    written = convert(tmp_path / "m.gguf", config, weights, dtype="q8_0")
+    types = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(tmp_path / "m.gguf").tensors}
+    assert (types["blk.0.ffn_down.weight"], types["blk.0.ffn_up.weight"]) == ("F16", "Q8_0")
+    assert written.notes == ["3 matrices have rows that are no multiple of 32 and stand in float16"]
+    down = weights["model.layers.0.mlp.down_proj.weight"]
+    assert np.array_equal(read(tmp_path / "m.gguf")[1]["blk.0.ffn_down.weight"], down.half().float().numpy())
+    assert torch.equal(rounded(down, "q8_0"), down.half().float())
+
+
 def test_interleaving_is_llama_cpps():
     """As `LlamaModel.permute` of llama.cpp's converter, written out."""
     rows = torch.arange(24).view(12, 2)
@@ -135,7 +147,6 @@ def test_a_window_becomes_the_context(tmp_path, make_config, make_weights):
 
 REFUSED = {
     "both": ({"attention_bias": True, "qk_norm": True}, {}, "both biases"),
-    "blocks": ({}, {"dtype": "q8_0"}, "model.embed_tokens.weight has rows of 36; q8_0 needs multiples of 32"),
     "dtype": ({}, {"dtype": "int4"}, "--dtype int4 is not one that this format has"),
     "shards": ({}, {"max_shard_size": 5}, "--max-shard-size has no effect"),
     "ends": ({}, {"eos_ids": [1, 2, 3, 4]}, "4 tokens end a text"),

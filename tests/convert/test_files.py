@@ -57,6 +57,16 @@ def test_smallest_shards_hold_one_tensor(tmp_path, make_config, make_weights):
     assert all(torch.equal(back[name], weights[name]) for name in weights)
 
 
+def test_a_vocabulary_of_an_odd_size_stays_as_it_is(tmp_path, make_config, make_weights):
+    config = make_config(vocab_size=257)
+    export(config, make_weights(config), None, tmp_path / "one", dtype="float32")
+    first = read(tmp_path / "one")
+    assert first.config.vocab_size == 257 and first.weights["lm_head.weight"].shape == (257, 36)
+    export(first.config, first.weights, None, tmp_path / "two", dtype=first.dtype)
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
 def test_bf16_in_bf16_out(tmp_path, make_config, make_weights):
     config = make_config()
     weights = make_weights(config)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import category
@@ -108,20 +109,23 @@ def _generate(
     streaming = len(texts) == 1 and not (arguments.json or arguments.no_stream or quiet)
     printer = _Printer(texts[0]) if streaming else None
     stops = [text.replace("\\n", "\n").replace("\\t", "\t") for text in arguments.stop]
-    results = generate(
-        open_model(arguments, source, device, axis),
-        prompts,
-        max_new_tokens=arguments.max_new_tokens,
-        sampling=sampling,
-        stop=Stop(source.eos_ids or [tokenizer.eod_id], arguments.stop_id, stops),
-        batch_size=arguments.batch_size,
-        cache=arguments.cache,
-        decode=tokenizer.decode,
-        on_text=printer,
-        logprobs=arguments.logprobs,
-        prompt_logprobs=arguments.prompt_logprobs,
-        axis=axis,
-    )
+    model = open_model(arguments, source, device, axis)
+    with _progress(len(texts), quiet=quiet or len(texts) == 1) as told:
+        results = generate(
+            model,
+            prompts,
+            max_new_tokens=arguments.max_new_tokens,
+            sampling=sampling,
+            stop=Stop(source.eos_ids or [tokenizer.eod_id], arguments.stop_id, stops),
+            batch_size=arguments.batch_size,
+            cache=arguments.cache,
+            decode=tokenizer.decode,
+            on_text=printer,
+            logprobs=arguments.logprobs,
+            prompt_logprobs=arguments.prompt_logprobs,
+            axis=axis,
+            told=told,
+        )
     if printer:
         printer.close()
     elif not quiet:
@@ -140,6 +144,19 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
     if not texts:
         raise GenerateError("no prompt: give --prompt TEXT (--prompt '' starts a new text) or --prompts-file FILE")
     return texts
+
+
+@contextmanager
+def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A line on the error stream, where that is a terminal; gives the function that hears how many prompts ended."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("prompts"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal) as progress:
+        task = progress.add_task("prompts", total=total)
+        yield lambda ended: progress.advance(task, ended)
 
 
 class _Printer:

@@ -49,13 +49,15 @@ class Batch:
         starts = [len(row.prompt) + len(row.tokens) - 1 for row in self.rows]
         return self._forward.logits(self._forward.hidden(newest, starts, self._cache)[:, -1])
 
-    def leave(self) -> None:
-        """Let go of the rows that have ended: the last one takes the place of each."""
+    def leave(self) -> int:
+        """Let go of the rows that have ended, and say how many: the last one takes the place of each."""
+        before = len(self.rows)
         for place in reversed(range(len(self.rows))):
             if self.rows[place].reason is not None:
                 self._cache.remove(place)
                 self.rows[place] = self.rows[-1]
                 self.rows.pop()
+        return before - len(self.rows)
 
     def _score(self, rows: list[Row], hidden: torch.Tensor, start: int) -> None:
         for row, states in zip(rows, hidden, strict=True):

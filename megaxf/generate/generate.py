@@ -35,6 +35,7 @@ def generate(
     logprobs: bool = False,
     prompt_logprobs: bool = False,
     axis: Axis | None = None,
+    told: Callable[[int], None] = lambda ended: None,
 ) -> list[Result]:
     """Continue each prompt, a sequence of token ids.
 
@@ -44,6 +45,7 @@ def generate(
     decode: ids to text, for `Result.text`, stop strings and `on_text`, which is told (prompt's number, piece of text).
     logprobs, prompt_logprobs: also give the log-probabilities of the new tokens, and of the prompts'.
     axis: the tensor axis whose ranks hold the model together; all call alike, and all get the same results.
+    told: hears how many prompts have ended, whenever some do.
     A row ends where prompt and new tokens reach model.config.max_position_embeddings.
     Raises GenerateError where a prompt is empty or leaves no room, or a number has no meaning.
     """
@@ -61,11 +63,13 @@ def generate(
         length = max(len(row.prompt) + row.limit for row in rows)
         kept = make_cache(cache, model.config.sliding_window, size, length)
         with evaluating(model):
-            _run(Batch(forward, kept, prefill_chunk, prompt_logprobs), deque(rows), size, sampling, logprobs)
+            _run(Batch(forward, kept, prefill_chunk, prompt_logprobs), deque(rows), size, sampling, logprobs, told)
     return [row.result(logprobs, prompt_logprobs) for row in rows]
 
 
-def _run(batch: Batch, waiting: deque[Row], size: int, sampling: Sampling, logprobs: bool) -> None:
+def _run(
+    batch: Batch, waiting: deque[Row], size: int, sampling: Sampling, logprobs: bool, told: Callable[[int], None]
+) -> None:
     """Until every row has ended."""
     while waiting or batch.rows:
         free = min(size - len(batch.rows), len(waiting))
@@ -75,7 +79,7 @@ def _run(batch: Batch, waiting: deque[Row], size: int, sampling: Sampling, logpr
         else:
             rows, logits = batch.rows, batch.step()
         _advance(rows, logits, sampling, logprobs)
-        batch.leave()
+        told(batch.leave())
 
 
 def _advance(rows: list[Row], logits: torch.Tensor, sampling: Sampling, logprobs: bool) -> None:

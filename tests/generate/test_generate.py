@@ -80,15 +80,16 @@ def test_rows_stop_one_by_one(make_model, prompts, batch_size):
     model = make_model()
     free = generate(model, prompts, max_new_tokens=12, sampling=GREEDY)
     ends = [free[0].tokens[0], free[2].tokens[5]]
-    told = [""] * 4
+    told, ended = [""] * 4, []
 
     def tell(row, piece):
         told[row] += piece
 
     results = generate(
         model, prompts, max_new_tokens=12, sampling=GREEDY, stop=Stop(eos_ids=ends), decode=spell, on_text=tell,
-        batch_size=batch_size,
+        batch_size=batch_size, told=ended.append,
     )  # fmt: skip
+    assert sum(ended) == 4
     for result, whole, heard in zip(results, free, told, strict=True):
         stop = next((place for place, token in enumerate(whole.tokens) if token in ends), 12)
         assert (result.tokens, result.reason) == (whole.tokens[:stop], "eos" if stop < 12 else "length")

@@ -58,6 +58,7 @@ def test_a_host_that_is_cut_off_is_named_on_both_sides_and_the_restart_resumes(h
     while not (metrics.exists() and len(metrics.read_text().splitlines()) > 12):
         assert time.monotonic() < end, [path.read_text() for path in tmp_path.glob("*.log")]
         time.sleep(0.2)
+    time.sleep(TIMEOUT_SECONDS / 2)  # Ranks have told one another by then where they are.
     hosts.cable("down")
     codes = wait(started, tmp_path, 4 * TIMEOUT_SECONDS)
     assert all(codes.values())

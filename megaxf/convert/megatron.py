@@ -83,11 +83,11 @@ def write(model: Trained, out: Path, form: Form) -> Written:
     """
     refuse_options(form, "megatron", "there are as many files as ranks", "max_shard_size")
     config, dtype = model.config, choose_dtype(model, form, WRITTEN)
-    tensor, stages = form.tensor_parallel_size or 1, form.pipeline_parallel_size or 1
+    tensor, stages = (1 if size is None else size for size in (form.tensor_parallel_size, form.pipeline_parallel_size))
     if not isinstance(config, Config):
         raise ConvertError(f"model.family = {config.family} is not written for Megatron-LM, only llama")
-    arguments = write_arguments(config, dtype, tensor, stages)
     _check_degrees(config, tensor, stages)
+    arguments = write_arguments(config, dtype, tensor, stages)
     wanted = parameter_shapes(config)
     check_names(model.weights.shapes, wanted, str(model.path))
     with (
@@ -126,6 +126,8 @@ def _raise_differences(described: ModelConfig, config: Config, folder: Path) -> 
 
 def _check_degrees(config: Config, tensor: int, stages: int) -> None:
     """Raises ConvertError where Megatron-LM would not cut the model so."""
+    if min(tensor, stages) < 1:
+        raise ConvertError("--tensor-parallel-size and --pipeline-parallel-size are numbers of ranks: 1 or more")
     groups = config.num_key_value_heads
     problems = [
         f"--tensor-parallel-size {tensor} does not divide {name} = {getattr(config, name)}"

@@ -119,10 +119,10 @@ def test_a_damaged_checkpoint_is_not_exported(tmp_path, run_folder, capsys):
     assert code == 2 and "__0_0.distcp is not what was written" in err and not (tmp_path / "hf").exists()
 
 
-def test_a_run_that_has_trained_is_never_replaced(run_folder, capsys):
-    (run_folder / "metrics.jsonl").touch()
+def test_a_run_is_never_replaced(run_folder, capsys):
+    (run_folder / "config.yaml").touch()
     code, _, err = megaxf(capsys, "convert", run_folder, run_folder, "--to", "megaxf", "--overwrite")
-    assert code == 2 and "is a run that has trained" in err and find_latest(run_folder / "checkpoints")
+    assert code == 2 and "is a run; choose another name" in err and find_latest(run_folder / "checkpoints")
 
 
 def test_a_checkpoint_without_a_tokenizer(tmp_path, make_config, make_weights, capsys):

@@ -312,6 +312,7 @@ def test_models_that_are_none_of_megaxf(tmp_path, model):
     [
         ({"sliding_window": 7}, {}, "sliding_window = 7 is not written"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, {}, "has only type llama3"),
+        ({}, {"tensor_parallel_size": 0}, "are numbers of ranks: 1 or more"),
         ({}, {"tensor_parallel_size": 3}, "3 does not divide intermediate_size = 44"),
         ({"num_attention_heads": 12, "num_key_value_heads": 6}, {"tensor_parallel_size": 4}, "none divides the other"),
         ({}, {"pipeline_parallel_size": 2}, "2 does not divide num_hidden_layers = 3"),

@@ -1,6 +1,7 @@
 """What is loaded is what was saved, into the model that it was saved from, or nothing is."""
 
 import pytest
+import torch
 
 from megaxf.checkpoint import CheckpointError, DamagedCheckpoint, load, load_latest, read_config, read_weights, save
 
@@ -61,3 +62,17 @@ def test_other_models_are_refused_with_every_difference(tmp_path, holder, mesh):
         "  - e is [2, 3] in the checkpoint and [3, 2] in the model",
     ]
     assert target.equals(holder(seed=1, shapes={"a": (2,), "c": (3,), "d": (4,), "e": (3, 2)}))
+
+
+def test_what_is_missing_begins_anew_where_that_is_asked_for(tmp_path, holder, mesh):
+    """Each tensor that is on one side only is said; one of another shape is refused all the same."""
+    source = holder(shapes={"a": (2,), "b": (3,)})
+    path = save(tmp_path, 7, source, {}, mesh)
+    target, fresh, said = (*(holder(seed=1, shapes={"a": (2,), "c": (3,)}) for _ in range(2)), [])
+    load(path, target, mesh, allow_missing=True, say=said.append)
+    assert said == [f"{path}: c is missing in the checkpoint", f"{path}: b is in the checkpoint and not in the model"]
+    assert all(torch.equal(target.tensors["a"][part], source.tensors["a"][part]) for part in target.tensors["a"])
+    assert torch.equal(target.tensors["c"]["master"], fresh.tensors["c"]["master"])
+    assert not target.tensors["c"]["exp_avg"].any() and not target.tensors["c"]["exp_avg_sq"].any()
+    with pytest.raises(CheckpointError, match=r"a is \[2\] in the checkpoint and \[4\] in the model"):
+        load(path, holder(shapes={"a": (4,)}), mesh, allow_missing=True, say=said.append)

@@ -91,6 +91,13 @@ def test_leftovers_are_cleared(tmp_path, holder, mesh):
     assert names(tmp_path) == ["step-00000005"]
 
 
+def test_a_sum_that_overflows_is_no_fault(tmp_path, holder, mesh):
+    engine = holder()
+    engine.tensors["model.norm.weight"]["master"][:] = 3e38
+    save(tmp_path, 5, engine, {}, mesh)
+    assert names(tmp_path) == ["step-00000005"]
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_weights_that_are_not_finite_are_refused(tmp_path, holder, mesh, value):
     save(tmp_path, 5, holder(), {}, mesh)

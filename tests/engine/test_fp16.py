@@ -131,3 +131,24 @@ def test_a_run_goes_on_from_its_fp32_masters(ranks2, stage):
     for state, straight, other in ranks2(resumed, stage):
         assert {tensor.dtype for tensors in state.values() for tensor in tensors.values()} == {torch.float32}
         assert straight == other
+
+
+def scale_goes_on(stage):
+    """From a scale that overflows: (counters after three steps, straight run's next steps, those of a resumed one)."""
+    run, engine = fresh({}, stage, "fp16")
+    engine.loaded({"optimizer_step": 0, "loss_scale": 2.0**22, "loss_scale_steps": 5})
+    train_steps(engine, run, range(3))
+    state, counters = read_all(engine), engine.counters()
+    straight = train_steps(engine, run, range(3, 9))
+    _, other = fresh({}, stage, "fp16")
+    write_all(other, state, 0)
+    other.loaded(counters)
+    return counters, straight, train_steps(other, run, range(3, 9))
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_run_goes_on_with_its_scale(ranks2, stage):
+    for counters, straight, resumed in ranks2(scale_goes_on, stage):
+        assert counters == {"optimizer_step": 0, "loss_scale": 2.0**19, "loss_scale_steps": 0}
+        assert straight[0].skipped and not straight[-1].skipped
+        assert straight == resumed

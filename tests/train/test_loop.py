@@ -232,3 +232,21 @@ def test_evaluation_without_validation_data(make, tmp_path):
     with pytest.raises(ConfigError, match="the section evaluate has no effect, since no source has validation data"):
         start(make(data=data, evaluate={"every": 2}))
     assert start(make(data=data), stop_after=1)[0] == Outcome.STOPPED
+
+
+def test_another_model_goes_on_where_that_is_asked_for(make):
+    """What the checkpoint lacks is said, tensor by tensor, and begins anew; the rest is as it was."""
+    start(make(), stop_after=3)
+    before = weights(make())
+    other = make(model={"qk_norm": True})
+    with pytest.raises(ConfigError, match=r"model.qk_norm: False -> True; use its model, .* --allow-missing"):
+        start(other)
+    outcome, said = start(other, stop_after=0, allow_missing=True)
+    assert outcome == Outcome.STOPPED
+    missing = {line.split(": ")[1] for line in said if "step-00000003: " in line}
+    norms = {f"model.layers.{layer}.self_attn.{which}_norm.weight" for layer in (0, 1) for which in "qk"}
+    assert missing == {f"{name} is missing in the checkpoint" for name in norms}
+    assert start(other, stop_after=1, allow_missing=True)[0] == Outcome.STOPPED
+    after = weights(other)
+    assert after.keys() - before.keys() == norms and all((after[name] - 1).abs().max() < 0.05 for name in norms)
+    assert all((after[name] - before[name]).abs().max() < 0.05 for name in before)

@@ -1,0 +1,91 @@
+"""The curves of a report as one picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+from megaxf.train.plots import smooth
+from megaxf.train.report.facts import Facts
+
+MANY = 100
+"""Points from which on a curve is drawn with its running mean."""
+
+
+def picture(facts: Facts) -> bytes:
+    """PNG of loss, throughput, gradient norm, learning rate, losses of sources, and where time and data went.
+
+    Dotted lines are restarts, red marks what guards have found.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    figure = Figure(figsize=(14, 8), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, 3).flatten()
+    several = any(record.get("source_losses") for record in facts.steps)
+    drawn: tuple[tuple[str, Callable[[Any, Facts], None]], ...] = (
+        ("loss (nats a token)", _loss),
+        ("tokens a second", _curve_of("tokens_per_second")),
+        ("gradient norm", _curve_of("gradient_norm")),
+        ("learning rate", lambda axes, facts: _curve(axes, facts, "learning_rate", mean=False)),
+        ("training loss of sources", _sources) if several else ("seconds a step", _curve_of("seconds")),
+        ("share of a step", _shares),
+    )
+    for axes, (title, draw) in zip(panels, drawn, strict=True):
+        draw(axes, facts)
+        axes.set_title(title, loc="left", fontsize=10)
+        axes.grid(alpha=0.25)
+        axes.set_xlabel("step")
+        for step in facts.restarts:
+            axes.axvline(step, color="grey", linestyle=":", linewidth=1)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=8)
+    panels[1].yaxis.set_major_formatter(EngFormatter(sep=""))
+    held = io.BytesIO()
+    figure.savefig(held, format="png")
+    return held.getvalue()
+
+
+def _points(facts: Facts, name: str) -> tuple[list[int], list[float]]:
+    found = [(record["step"], record[name]) for record in facts.steps if record.get(name) is not None]
+    return [step for step, _ in found], [value for _, value in found]
+
+
+def _curve(axes: Any, facts: Facts, name: str, mean: bool = True, label: str | None = None) -> None:
+    steps, values = _points(facts, name)
+    many = mean and len(steps) > MANY
+    (line,) = axes.plot(steps, values, linewidth=1, alpha=0.3 if many else 0.9, label=None if many else label)
+    if many:
+        axes.plot(steps, smooth(values, len(steps) // 50), color=line.get_color(), label=label)
+
+
+def _curve_of(name: str) -> Callable[[Any, Facts], None]:
+    return lambda axes, facts: _curve(axes, facts, name)
+
+
+def _loss(axes: Any, facts: Facts) -> None:
+    _curve(axes, facts, "loss", label="train")
+    for source, records in facts.evaluations.items():
+        places = [record["step"] for record in records], [record["loss"] for record in records]
+        axes.plot(*places, marker="o", markersize=3, label=f"validation: {source}")
+    marks = [(one["at_step"], one["loss"]) for one in facts.findings if one.get("loss") is not None]
+    if marks:
+        axes.plot(*zip(*marks, strict=True), "rv", label="found by guards")
+
+
+def _sources(axes: Any, facts: Facts) -> None:
+    names = sorted({name for record in facts.steps for name in record.get("source_losses", {})})
+    for name in names:
+        found = [(record["step"], record["source_losses"][name]) for record in facts.steps
+                 if record.get("source_losses", {}).get(name) is not None]  # fmt: skip
+        values = [value for _, value in found]
+        axes.plot([step for step, _ in found], smooth(values, max(1, len(values) // 50)), linewidth=1, label=name)
+
+
+def _shares(axes: Any, facts: Facts) -> None:
+    for name, label in (("mfu", "MFU"), ("hfu", "HFU"), ("data_wait", "waiting for data")):
+        _curve(axes, facts, name, label=label)
+    axes.set_ylim(0, None)

@@ -84,7 +84,7 @@ def test_nothing_is_shown_of_a_stop_string(text, stops, shown, pieces):
 
 def test_a_stop_string_within_one_token_and_not_in_the_prompt():
     words = ["one, ", "two", "; three", " four"]
-    stream = TextStream(lambda ids: "".join(words[k] for k in ids), [0, 2], ["e, ", "; t"])
+    stream = TextStream(lambda ids: "".join(words[k] for k in ids), [0, 2], ["e, ", "; t", "re"])
     assert [stream.feed(1), stream.feed(2), stream.stopped, stream.close()] == ["two", "", True, ""]
 
 

@@ -1,13 +1,15 @@
 """Checkpoints without a layout: whole tensors by name, complete or not there at all.
 
     save(folder, step, engine, extra, mesh, config=text, tokenizer=path, keep_last=2)
+    flight = Background(mesh, saving(..., HostBuffers()))       # the same, beside training
     path = find_latest(folder, mesh)
     extra = load(path, engine, mesh)            # or load_latest(folder, engine, mesh), which falls back when damaged
     weights = read_weights(path)                # name -> fp32 tensor, read when asked for
 
 What lies in `step-00000012`:
 
-    tensors/        torch.distributed.checkpoint files: `<parameter>/master`, `/exp_avg`, `/exp_avg_sq`, fp32
+    tensors/        torch.distributed.checkpoint files: `<parameter>/master`, `/exp_avg`, `/exp_avg_sq`, fp32, each in the
+                    boxes that ranks held; a rank reads what overlaps its own
     state.json      step, AdamW's step, shapes, and what the training loop gave as `extra`
     config.yaml     the resolved configuration
     tokenizer/      the tokenizer's files

@@ -8,7 +8,7 @@
 
 What lies in `step-00000012`:
 
-    tensors/        torch.distributed.checkpoint files: `<parameter>/master`, `/exp_avg`, `/exp_avg_sq`, fp32, each in the
+    tensors/        torch.distributed.checkpoint files: `<parameter>/master`, `/exp_avg`, `/exp_avg_sq`, fp32, in the
                     boxes that ranks held; a rank reads what overlaps its own
     state.json      step, AdamW's step, shapes, and what the training loop gave as `extra`
     config.yaml     the resolved configuration

@@ -125,7 +125,7 @@ def stalls(step: Callable[[], Engine], folder: Path, rounds: int) -> None:
         timed(partial(save, folder / "between", number, engine, {}, MESH, config="{}", keep_last=1), whole)
     first = copies.pop(0)  # In the first, memory is allocated.
     print(f"step alone {statistics.median(alone):.3f} s, beside a save {statistics.median(beside):.3f} s: ", end="")
-    print(f"{statistics.median(beside) / statistics.median(alone):.2f} times, {len(beside) / (rounds + 1):.1f} steps a save")
+    print(f"{statistics.median(beside) / statistics.median(alone):.2f} times, {len(beside)} steps, {rounds + 1} saves")
     print(f"a save lets training wait for {statistics.median(copies):.3f} s (the first {first:.3f} s), ", end="")
     print(f"and for {statistics.median(whole):.3f} s with checkpoint.asynchronous = false")
 

@@ -86,14 +86,18 @@ def launch(run: Run[Any], log: Path, *options: str) -> subprocess.Popen[bytes]:
         )
 
 
-def processes(run: Run[Any], ranks_only: bool = False) -> list[psutil.Process]:
+def processes(run: Run[Any]) -> list[psutil.Process]:
     """All that work on the run."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if f"{run.run_folder}.yaml" in words and not (ranks_only and "torch.distributed.run" in words):
-            found.append(process)
-    return found
+    words = {process: process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])}
+    return [process for process, line in words.items() if f"{run.run_folder}.yaml" in line]
+
+
+def ranks_of(launcher: subprocess.Popen[bytes], run: Run[Any]) -> list[psutil.Process]:
+    """The ranks that it has started: not what they start themselves, which is alike until it is another program."""
+    with suppress(psutil.NoSuchProcess):
+        children = set(psutil.Process(launcher.pid).children())
+        return [one for one in processes(run) if one in children and "torch.distributed.run" not in one.cmdline()]
+    return []
 
 
 def last_step(run: Run[Any], kind: str = "train") -> int:
@@ -129,7 +133,7 @@ def disturb(run: Run[Any], draw: random.Random, log: Path) -> str:
     choice = draw.random()
     while not moment.has_come() and launcher.poll() is None:
         time.sleep(0.01)
-    while not (ranks := processes(run, ranks_only=True)) and launcher.poll() is None:
+    while not (ranks := ranks_of(launcher, run)) and launcher.poll() is None:
         time.sleep(0.01)
     with suppress(psutil.NoSuchProcess, IndexError):  # the run may have come to its end
         at_launcher = victim == "launcher"

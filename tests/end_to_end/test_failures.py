@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from launch.meeting import free_port
-from tests.end_to_end.chaos import chaos_run, last_step, launch, processes
+from tests.end_to_end.chaos import chaos_run, last_step, launch, processes, ranks_of
 from tests.train.kit import assert_same_end, checkpoints, column, start, write_data
 
 pytestmark = pytest.mark.long
@@ -43,7 +43,7 @@ class Started:
 
     def ranks(self) -> list[psutil.Process]:
         """By rank."""
-        return sorted(processes(self.run, ranks_only=True), key=lambda one: int(one.environ()["RANK"]))
+        return sorted(ranks_of(self.launcher, self.run), key=lambda one: int(one.environ()["RANK"]))
 
     def end(self) -> str:
         """Wait for all to be gone; what was said."""

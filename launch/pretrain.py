@@ -30,8 +30,8 @@ PATIENCE_SECONDS = 15
 
 def main(argv: Sequence[str] | None = None, verb: str = "pretrain") -> int:
     """Run a verb as one rank; returns the exit code."""
-    # A batch system may send it before the trainer listens, and again afterwards: see slurm/job.sh.
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    # A batch system may send it before the trainer listens: it is kept until then.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     try:
         rank = detect().rank
     except ConfigError as error:

@@ -49,6 +49,7 @@ class Signals:
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._receive) for number in self.CAUGHT}
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self.CAUGHT)  # What came during the start is received now.
         return self
 
     def __exit__(

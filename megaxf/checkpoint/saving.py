@@ -85,7 +85,8 @@ def saving(
         pieces = lambda: copies  # noqa: E731
     shapes, moments, counters = engine.state_shapes(), has_moments(engine), engine.counters()
     state = _state_text(step, counters, shapes, extra)
-    needed = (12 if moments else 4) * sum(shape.numel() for shape in shapes.values())
+    needed = (12 * moments or 4) + (2 if options.get("export") else 0)  # bytes for each parameter
+    needed *= sum(shape.numel() for shape in shapes.values())
 
     def put(working: Place) -> tuple[list[Stored], Entries]:
         with BoxWriter(working / TENSORS, mesh.rank) as writer:

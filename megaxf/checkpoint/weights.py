@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 from tempfile import mkdtemp
@@ -81,25 +81,17 @@ def masters(tensors: TensorFiles) -> dict[str, torch.Size]:
     return {key.removesuffix(MASTER): shape for key, shape in tensors.shapes.items() if key.endswith(MASTER)}
 
 
-class Weights(LazyWeights):
-    """Parameter name -> fp32 tensor of one part, in the model's order; each is read when asked for and not kept.
+class Part(LazyWeights):
+    """Parameter name -> fp32 tensor of one part, each read when asked for and not kept."""
 
-    A file is compared with its checksum before the first tensor is read from it, those of the moments never. Raises
-    DamagedCheckpoint then, where it is not what was written.
-    """
-
-    def __init__(self, path: Place, part: str) -> None:
-        """part: of `PARTS`: the master weights or one of AdamW's moments."""
-        self._part = f"/{part}"
-        self._path, self._entries = path, check_sizes(path)
-        self._tensors = TensorFiles(path / TENSORS, read_file(path, f"{TENSORS}/{CONTENTS}"))
-        shapes = masters(self._tensors)
-        self.shapes = {name: shapes[name] for name in read_state_file(path)["shapes"]}
-        self._sound: set[str] = set()
+    def __init__(self, tensors: TensorFiles, names: Iterable[str], part: str) -> None:
+        """part: of `PARTS`: the master weights or one of AdamW's moments. Only master weights are there always."""
+        self._tensors, self._part = tensors, f"/{part}"
+        shapes = masters(tensors)
+        self.shapes = {name: shapes[name] for name in names}
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """One tensor; raises KeyError for an unknown name."""
-        self._check(name)
         return self._tensors.read(name + self._part)
 
     def pieces(self, name: str) -> Iterator[torch.Tensor]:
@@ -110,11 +102,34 @@ class Weights(LazyWeights):
 
     def rows(self, name: str, first: int, count: int) -> torch.Tensor:
         """Rows of one tensor."""
-        self._check(name)
         inner = self.shapes[name][1:]
         values = torch.empty(count, *inner)
         self._tensors.fill(name + self._part, [first, *[0] * len(inner)], values)
         return values
+
+
+class Weights(Part):
+    """The same of a complete checkpoint, in the model's order.
+
+    A file is compared with its checksum before the first tensor is read from it, those of the moments never. Raises
+    DamagedCheckpoint then, where it is not what was written.
+    """
+
+    def __init__(self, path: Place, part: str) -> None:
+        self._path, self._entries = path, check_sizes(path)
+        tensors = TensorFiles(path / TENSORS, read_file(path, f"{TENSORS}/{CONTENTS}"))
+        super().__init__(tensors, read_state_file(path)["shapes"], part)
+        self._sound: set[str] = set()
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """One tensor; raises KeyError for an unknown name."""
+        self._check(name)
+        return super().__getitem__(name)
+
+    def rows(self, name: str, first: int, count: int) -> torch.Tensor:
+        """Rows of one tensor."""
+        self._check(name)
+        return super().rows(name, first, count)
 
     def _check(self, name: str) -> None:
         found = self._tensors.files_of(name + self._part, [0] * len(self.shapes[name]), self.shapes[name])

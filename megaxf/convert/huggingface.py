@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -16,11 +17,12 @@ import torch
 from data_pipeline.tokenizer.base import load_tokenizer
 from data_pipeline.tokenizer.export import export_tokenizer
 from megaxf.convert import casting, families
+from megaxf.convert.casting import DTYPES
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.folders import new_folder
 from megaxf.convert.interface import Form, Trained, Written, choose_dtype, each_used_once
 from megaxf.convert.names import check_names, parameter_shapes
-from megaxf.convert.safetensors_files import LABELS, SafetensorsFolder, write_files
+from megaxf.convert.safetensors_files import LABELS, Create, SafetensorsFolder, write_files
 from megaxf.convert.settings import TokenIds
 from megaxf.convert.tables import Made, shapes_of, to_ours, to_theirs, with_prefix
 from megaxf.models.registry import ModelConfig
@@ -41,18 +43,41 @@ def write(model: Trained, out: Path, form: Form) -> Written:
     Raises ConvertError where no architecture fits, a weight is missing, superfluous, of a wrong shape or too large for
     the dtype, the tokenizer does not fit into the vocabulary, or `out` is in the way.
     """
-    config, dtype = model.config, choose_dtype(model, form, LABELS)
-    wanted, family = parameter_shapes(config), families.of(config)
-    check_names(model.weights.shapes, wanted, "the checkpoint")
-    family.check(config)
+    dtype = choose_dtype(model, form, LABELS)
+    theirs_of(model)
     with (
         new_folder(out, overwrite=form.overwrite, mark=CONFIG) as folder,
         each_used_once(model.weights, form.told) as weights,
     ):
         describe(model, folder, dtype)
-        theirs = Made(weights, to_theirs(wanted, family.RULES))
-        size = write_files(folder, theirs, dtype, form.max_shard_size or MAX_SHARD_SIZE)
+        theirs = theirs_of(model._replace(weights=weights))
+        create = lambda name: (folder / name).open("wb")  # noqa: E731
+        size = write_files(create, theirs, dtype, form.max_shard_size or MAX_SHARD_SIZE)
     return Written(size, dtype, [])
+
+
+def write_share(model: Trained, create: Create, writer: int, writers: int) -> None:
+    """Write one writer's share of a folder in bfloat16: some of the files of tensors, the first also all that is none.
+
+    Raises as `write` does.
+    """
+    theirs = theirs_of(model)
+    size = sum(DTYPES["bfloat16"].itemsize * shape.numel() for shape in theirs.shapes.values())
+    if writer == 0:
+        with TemporaryDirectory() as spare:
+            describe(model, Path(spare), "bfloat16")
+            for path in sorted(Path(spare).iterdir()):
+                with create(path.name) as file:
+                    file.write(path.read_bytes())
+    write_files(create, theirs, "bfloat16", min(MAX_SHARD_SIZE, -(-size // writers)), writer, writers)
+
+
+def theirs_of(model: Trained) -> Weights:
+    """The tensors as Hugging Face has them. Raises ConvertError where it cannot, or they are not all there."""
+    wanted, family = parameter_shapes(model.config), families.of(model.config)
+    check_names(model.weights.shapes, wanted, "the checkpoint")
+    family.check(model.config)
+    return Made(model.weights, to_theirs(wanted, family.RULES))
 
 
 def describe(model: Trained, folder: Path, dtype: str) -> None:

@@ -7,7 +7,8 @@ tensor, then the bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,21 +26,28 @@ LABELS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 ALIGNMENT = 8
 
 
-def write_files(folder: Path, weights: Weights, dtype: str, max_bytes: int) -> int:
+Create = Callable[[str], AbstractContextManager[Any]]
+"""Opens a new file of a name, to be written."""
+
+
+def write_files(create: Create, weights: Weights, dtype: str, max_bytes: int, writer: int = 0, writers: int = 1) -> int:
     """Write all tensors, in files of at most `max_bytes` (a larger tensor has one alone); gives the bytes of tensors.
 
-    A piece of a tensor is in memory at a time. dtype: one of LABELS.
+    A piece of a tensor is in memory at a time. dtype: one of LABELS. writer: of several who share the files, the first
+    of whom writes the index.
     """
     itemsize = DTYPES[dtype].itemsize
     sizes = {name: shape.numel() * itemsize for name, shape in weights.shapes.items()}
     shards = _shards(sizes, max_bytes)
     names = [SINGLE] if len(shards) == 1 else [_shard_name(k, len(shards)) for k in range(1, len(shards) + 1)]
-    for name, members in zip(names, shards, strict=True):
-        _write_file(folder / name, weights, members, dtype)
-    if len(shards) > 1:
+    for name, members in [*zip(names, shards, strict=True)][writer::writers]:
+        with create(name) as file:
+            _write_file(file, weights, members, dtype)
+    if len(shards) > 1 and writer == 0:
         where = {member: name for name, members in zip(names, shards, strict=True) for member in members}
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": where}
-        (folder / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
+        with create(INDEX) as file:
+            file.write(json.dumps(index, indent=1).encode())
     return sum(sizes.values())
 
 
@@ -59,7 +67,7 @@ def _shards(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:
     return shards
 
 
-def _write_file(path: Path, weights: Weights, names: list[str], dtype: str) -> None:
+def _write_file(file: Any, weights: Weights, names: list[str], dtype: str) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name in names:
@@ -68,11 +76,10 @@ def _write_file(path: Path, weights: Weights, names: list[str], dtype: str) -> N
         header[name] = {"dtype": LABELS[dtype], "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in names:
-            for piece in weights.pieces(name):
-                file.write(to_bytes(name, piece, dtype))
+    file.write(len(text).to_bytes(8, "little") + text)
+    for name in names:
+        for piece in weights.pieces(name):
+            file.write(to_bytes(name, piece, dtype))
 
 
 class Part(NamedTuple):

@@ -18,6 +18,7 @@ from megaxf.checkpoint.files import Place
 from megaxf.config import Run, to_yaml
 from megaxf.engine import Engine
 from megaxf.parallel.mesh import Mesh
+from megaxf.train.export import exporter
 from megaxf.train.run_folder import RunFolder
 
 Extra = tuple[Mapping[str, Any], str | PathLike[str] | None]
@@ -72,6 +73,7 @@ class Checkpoints:
             tokenizer=extra[1],
             keep_last=settings.keep_last,
             keep_every=settings.keep_every,
+            export=exporter(self._run, step, extra[1]),
         )
         if not beside:
             self._saved(run_flow(self._mesh, flow), "")

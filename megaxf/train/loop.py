@@ -24,7 +24,7 @@ from megaxf.engine import Engine, StepResult, TorchBatch, create
 from megaxf.parallel.collectives import barrier
 from megaxf.parallel.mesh import Mesh
 from megaxf.plan.conventions import mfu
-from megaxf.train import guards
+from megaxf.train import export, guards
 from megaxf.train.checkpoints import Checkpoints
 from megaxf.train.console import Report
 from megaxf.train.environment import describe, idle_cores
@@ -83,6 +83,7 @@ def train(
     guards.agreed(mesh, requests.refuse_start)
     numbers, as_asked = NumberGuard(run, standing.passed_over), run
     run = without(as_asked, numbers.passed_over)
+    guards.agreed(mesh, lambda: export.check(run))
     batches, validation = guards.agreed(mesh, lambda: (open_run(run), validation_rows(run)))
     guards.agreed(mesh, lambda: check_files(batches) if mesh.rank == 0 else None)
     guards.agreed(mesh, lambda: epoch_warnings(run, batches))

@@ -94,7 +94,7 @@ def test_a_piece_of_a_tensor_at_a_time(tmp_path):
                 yield piece
 
     weights = Watched({str(k): torch.full((70, 5), float(k)) for k in range(20)})
-    assert write_files(tmp_path, weights, "float32", 4000) == 20 * 1400
+    assert write_files(lambda name: (tmp_path / name).open("wb"), weights, "float32", 4000) == 20 * 1400
     assert len(most) == 200 and max(most) <= 2
     folder = SafetensorsFolder(tmp_path)
     assert all(torch.equal(folder[name], weights[name]) for name in weights)
@@ -129,7 +129,7 @@ def test_what_ends_the_reading_of_a_piece_ends_the_conversion():
 def test_a_tensor_in_pieces_is_the_tensor(tmp_path, monkeypatch):
     monkeypatch.setattr("megaxf.models.weights.PIECE", 100)
     weights = Weights({"a": torch.randn(23, 3, 7), "b": torch.randn(5)})
-    write_files(tmp_path, weights, "bfloat16", 10_000)
+    write_files(lambda name: (tmp_path / name).open("wb"), weights, "bfloat16", 10_000)
     folder = SafetensorsFolder(tmp_path)
     pieces = list(folder.pieces("a"))
     assert [piece.shape for piece in pieces] == [(4, 3, 7)] * 5 + [(3, 3, 7)]

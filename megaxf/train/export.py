@@ -40,7 +40,8 @@ def exporter(run: Run[Any], step: int, tokenizer: str | PathLike[str] | None) ->
     every = run.checkpoint.export_every
     if run.checkpoint.export == "none" or (every and step % every and step != run.train.steps):
         return None
-    folder = None if tokenizer is None else Path(tokenizer)
+    # Shards of elsewhere may have come without their tokenizer.
+    folder = Path(tokenizer) if tokenizer is not None and Path(tokenizer).is_dir() else None
 
     def export(working: Place, rank: int, ranks: int) -> dict[str, Entry]:
         entries: dict[str, Entry] = {}

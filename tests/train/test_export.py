@@ -28,7 +28,7 @@ def tensors(folder):
 
 def save_exported(folder, sections):
     """Two steps, and a checkpoint with its export."""
-    run = tiny_run(checkpoint=EXPORT, **sections)
+    run = tiny_run({"intermediate_size": 46, "vocab_size": 62}, checkpoint=EXPORT, **sections)
     engine = tiny_engine(run)
     train_steps(engine, run, range(2))
     save(folder, 2, engine, {}, tiny_mesh(run), export=exporter(run, 2, None))

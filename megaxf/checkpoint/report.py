@@ -79,18 +79,17 @@ def details(path: Place) -> dict[str, Any]:
 def table(found: list[dict[str, Any]]) -> Table:
     """A row for each checkpoint, oldest first."""
     page = Table(box=box.SIMPLE_HEAD)
-    for name in ("checkpoint", "tokens", "loss", "size", "age", "optimizer", "state"):
+    for name in ("checkpoint", "tokens", "loss", "size", "age", "state"):
         page.add_column(name, justify="right" if name in ("tokens", "loss", "size", "age") else "left", no_wrap=True)
     for one in found:
         name = PurePosixPath(one["path"]).name
         if one["fault"]:
-            page.add_row(name, "-", "-", "-", "-", "-", "cannot be loaded", style="red")
+            page.add_row(name, "-", "-", "-", "-", "cannot be loaded", style="red")
             continue
         tokens = "-" if one["tokens"] is None else f"{one['tokens']:,}"
         loss = "-" if one["loss"] is None else f"{one['loss']:.4f}"
-        moments = "yes" if one["optimizer_step"] else "weights only"
-        state = "complete, huggingface/" if one["huggingface"] else "complete"
-        page.add_row(name, tokens, loss, megabytes(one["bytes"]), _age(one["written"]), moments, state)
+        state = "complete" + ", huggingface/" * one["huggingface"] + ", weights only" * (not one["optimizer_step"])
+        page.add_row(name, tokens, loss, megabytes(one["bytes"]), _age(one["written"]), state)
     return page
 
 

@@ -142,6 +142,7 @@ class Trainer:
         self.checkpoints = Checkpoints(self.run, self.mesh, self.folder, self.report.say, self.position.step)
         self.stragglers = Stragglers(self.run.guards, self.mesh)
         self.skipped = 0
+        self.loss: float | None = None
         self.positions = self._record_start() if self.mesh.rank == 0 else None
         board = self.folder.tensorboard if self.run.metrics.tensorboard else None
         place = self.position.step, self.position.tokens
@@ -199,6 +200,7 @@ class Trainer:
         speed = portion.tokens / seconds
         flops = flops_per_token(self.run, portion.sequence_length)
         again = hardware_flops_per_token(self.run, portion.sequence_length)
+        self.loss = result.loss
         record = TrainRecord(
             step=step + 1,
             tokens=self.position.tokens,
@@ -273,6 +275,7 @@ class Trainer:
             self.positions.checkpoint(Point(step, samples))
         batches = self.feed.batches
         extra = {"samples": samples, "tokens": tokens, "data": batches.state(samples), "guards": self.numbers.state()}
+        extra |= {"loss": self.loss}
         self.checkpoints.save(self.engine, step, (extra, batches.tokenizer_folder()), last)
 
     def close(self) -> None:

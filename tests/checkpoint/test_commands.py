@@ -41,7 +41,7 @@ def call(capsys):
 def test_list(run_folder, call):
     code, out = call("list", run_folder)
     assert code == 0
-    assert re.search(r"step-00000003 +3,000 +0\.3750 +[\d.]+ kB +\d+ s +yes +complete", out)
+    assert re.search(r"step-00000003 +3,000 +0\.3750 +[\d.]+ kB +\d+ s +complete", out)
     _, out = call("list", run_folder, "--json")
     found = json.loads(out)
     assert [(one["step"], one["tokens"], one["loss"], one["fault"]) for one in found] == [

@@ -135,7 +135,7 @@ def disturb(run: Run[Any], draw: random.Random, log: Path) -> str:
         time.sleep(0.01)
     while not (ranks := ranks_of(launcher, run)) and launcher.poll() is None:
         time.sleep(0.01)
-    with suppress(psutil.NoSuchProcess, IndexError):  # the run may have come to its end
+    with suppress(psutil.NoSuchProcess, IndexError):  # that the run has come to its end is seen below
         at_launcher = victim == "launcher"
         (psutil.Process(launcher.pid) if at_launcher else ranks[int(choice * len(ranks))]).send_signal(number)
     deadline = time.monotonic() + PATIENCE
@@ -145,7 +145,9 @@ def disturb(run: Run[Any], draw: random.Random, log: Path) -> str:
     assert not left, f"after {name} at {moment.name} these are still there: {left}"
     for listed in checkpoint.list_checkpoints(Path(run.run_folder) / "checkpoints"):
         verify(listed.path, build_mesh())
-    return f"{name} at {moment.name}: code {launcher.wait()}, step {last_step(run)}"
+    code = launcher.wait()
+    assert code != 0, f"{name} at {moment.name} did not disturb the run, which has come to its end"
+    return f"{name} at {moment.name}: code {code}, step {last_step(run)}"
 
 
 def main() -> None:

@@ -124,7 +124,7 @@ def _harness(arguments: argparse.Namespace) -> int:
         raise GenerateError(f"{source.path} is no Hugging Face folder, which --harness needs; use megaxf convert first")
     include = Path(arguments.harness_include) if arguments.harness_include else None
     found: dict[str, dict[str, Any]] = run_tasks(
-        source.path, arguments.harness.split(","), include=include, batch_size=arguments.batch_size,
+        Path(str(source.path)), arguments.harness.split(","), include=include, batch_size=arguments.batch_size,
         limit=arguments.limit, dtype=arguments.dtype, device=arguments.device,
     )  # fmt: skip
     if arguments.json:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from upath import UPath
 
 from megaxf.convert.errors import ConvertError
 from megaxf.models.weights import Weights
@@ -47,8 +48,8 @@ class Trained(NamedTuple):
     """What the weights were trained or stored in: the narrowest of bfloat16, float16 and float32 that loses nothing."""
     eos_ids: list[int]
     """Ids that end a text, the most usual first; of a checkpoint that does not say, its tokenizer's end of document."""
-    path: Path = Path()
-    """Where it was found: of a run folder, the newest checkpoint in it."""
+    path: Path | UPath = Path()
+    """Where it was found: of a run folder, the newest checkpoint in it, which may lie in a store."""
     format: str = ""
     """The name of the format in `registry.FORMATS`, or "megaxf" for a checkpoint."""
     optimizer: OptimizerState | None = None

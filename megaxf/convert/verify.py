@@ -87,7 +87,7 @@ def _theirs(model: Trained, tokens: torch.Tensor) -> tuple[str, torch.Tensor]:
             pass
         else:
             disable_progress_bar()
-            built = AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float32).eval()
+            built = AutoModelForCausalLM.from_pretrained(str(model.path), dtype=torch.float32).eval()
             with torch.no_grad():
                 return f"transformers' {type(built).__name__}", built(tokens).logits
     return f"megaxf's reader of {model.format}", _ours(model.config, model.weights, tokens)

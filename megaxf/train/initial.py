@@ -38,7 +38,7 @@ NEUTRAL = ("vocab_size", "initializer_range")
 class Initial(NamedTuple):
     """A trained model that fits the run."""
 
-    path: Path
+    path: Place
     parameters: int
     vocab_size: int
     """Of the trained model; that of the run may be larger."""

@@ -1,10 +1,15 @@
-"""What a user may name where a trained model is wanted: a run folder, a checkpoint, or another program's folder."""
+"""What a user may name where a trained model is wanted: a run folder, a checkpoint, or another program's folder.
+
+Run folders and checkpoints may lie in a store (s3://bucket/run), other programs' folders on a disk.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from data_pipeline.stream.store import is_url
 
 if TYPE_CHECKING:
     from megaxf.convert.interface import Trained
@@ -15,9 +20,8 @@ def open_source(path: str | Path) -> Trained:
     """Find and check what a path names. Raises CheckpointError or ConvertError where it is no model, or is damaged."""
     from megaxf.convert.registry import format_named, format_of
 
-    path = Path(path)
-    name = format_of(path)
-    model: Trained = format_named(name).read(path) if name else _open_checkpoint(path)
+    name = None if is_url(path) else format_of(Path(path))
+    model: Trained = format_named(name).read(Path(path)) if name else _open_checkpoint(path)
     return model
 
 
@@ -26,14 +30,14 @@ def read_model_config(path: str | Path) -> Any:
     from megaxf.checkpoint import read_config, resolve
     from megaxf.convert.registry import format_named, format_of
 
-    name = format_of(Path(path))
+    name = None if is_url(path) else format_of(Path(path))
     if name:
         return format_named(name).read(Path(path)).config
     checkpoint = resolve(path)
     return model_config(read_config(checkpoint), str(checkpoint / "config.yaml"))
 
 
-def _open_checkpoint(path: Path) -> Trained:
+def _open_checkpoint(path: str | Path) -> Trained:
     from data_pipeline.tokenizer.base import load_tokenizer
     from megaxf.checkpoint import read_config, read_extra, read_moments, read_weights, resolve, tokenizer_folder
     from megaxf.convert.interface import OptimizerState, Trained
@@ -48,7 +52,7 @@ def _open_checkpoint(path: Path) -> Trained:
     config = model_config(settings, str(checkpoint / "config.yaml"))
     optimizer = OptimizerState(*read_moments(checkpoint))
     weights = read_weights(checkpoint)
-    return Trained(config, weights, tokenizer, dtype, eos_ids, Path(checkpoint.as_posix()), "megaxf", optimizer)
+    return Trained(config, weights, tokenizer, dtype, eos_ids, checkpoint, "megaxf", optimizer)
 
 
 def model_config(settings: Mapping[str, Any], origin: str) -> Config:

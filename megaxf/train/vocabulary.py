@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from data_pipeline.tokenizer.base import Tokenizer, load_tokenizer
+from megaxf.checkpoint.files import Place
 from megaxf.models.initialize import initial_weight
 from megaxf.models.registry import family
 from megaxf.models.weights import Weights
@@ -61,7 +62,7 @@ class Extended(Weights):
         return (total / self._weights.shapes[name][0]).float().expand(count, *width)
 
 
-def compare_tokenizers(data: Path, model: Path | None, path: Path) -> tuple[list[str], list[str]]:
+def compare_tokenizers(data: Path, model: Path | None, path: Place) -> tuple[list[str], list[str]]:
     """(what forbids to train the model of `path` on data of the tokenizer in `data`, what should be known)."""
     if model is None or not any(data.glob("*")):
         missing = f"init.from = {path} has" if model is None else "the data has"
@@ -77,7 +78,7 @@ def compare_tokenizers(data: Path, model: Path | None, path: Path) -> tuple[list
     return [], list(_smaller_differences(ours, theirs, path))
 
 
-def _smaller_differences(ours: Tokenizer, theirs: Tokenizer, path: Path) -> list[str]:
+def _smaller_differences(ours: Tokenizer, theirs: Tokenizer, path: Place) -> list[str]:
     found = []
     if ours.vocab_size != theirs.vocab_size:
         found.append(f"the data's tokenizer has {ours.vocab_size} ids and that of {path} {theirs.vocab_size}")

@@ -11,6 +11,7 @@ import yaml
 from launch.commands.convert import parse_size
 from launch.megaxf import main
 from megaxf.checkpoint import find_latest, read_weights, save_weights
+from tests.checkpoint import buckets  # noqa: F401 - a store by the name of bucket
 
 PROMPT = "def f(x):\n"
 
@@ -31,6 +32,20 @@ def megaxf(capsys, *arguments):
     code = main([str(argument) for argument in arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+def test_a_checkpoint_in_a_store(tmp_path, run_folder, capsys):
+    url = f"bucket://{run_folder}/checkpoints"
+    for source, out in ((run_folder, "local"), (url, "stored")):
+        code, said, err = megaxf(capsys, "convert", source, tmp_path / out)
+        assert code == 0, err
+    assert said.startswith(f"bucket://{run_folder}/checkpoints/step-00000000 -> {tmp_path}/stored\n")
+    for file in (tmp_path / "local").iterdir():
+        assert (tmp_path / "stored" / file.name).read_bytes() == file.read_bytes()
+    words = ("--prompt", PROMPT, "--max-new-tokens", 4)
+    assert megaxf(capsys, "generate", url, *words) == megaxf(capsys, "generate", run_folder, *words)
+    code, _, err = megaxf(capsys, "generate", f"bucket://{tmp_path}/nothing", *words)
+    assert code == 2 and f"bucket://{tmp_path}/nothing: no such folder" in err
 
 
 def test_there_and_back_again(tmp_path, run_folder, capsys):

@@ -144,10 +144,10 @@ def _least_rate(base: Mapping[str, Any]) -> float:
     return float(base["schedule"].get("min_learning_rate", 0.0))
 
 
-def hint(count: int, listing: str, folder: str) -> str:
+def hint(listing: str, folder: str) -> str:
     """How to run what the lines of a file name, and what comes after."""
     return f"""\
-on a cluster:  sbatch --array=1-{count} --wrap 'megaxf pretrain "$(sed -n "${{SLURM_ARRAY_TASK_ID}}p" {listing})"'
+on a cluster:  megaxf submit {listing} --template sweep --gpus-per-node 1 --time 4:00:00
 on a machine:  while read -r run; do megaxf pretrain "$run"; done < {listing}
 then:          megaxf plan fit {folder} -o {folder}/fit"""
 

@@ -137,6 +137,6 @@ def test_page_and_hint(rungs):
     text = page(rungs)
     assert all(rung.name in text for rung in rungs)
     assert f"15 runs, {sum(rung.flops for rung in rungs):.3g} FLOPs in all" in text
-    lines = hint(15, "ladder/runs.txt", "ladder")
-    assert "sbatch --array=1-15 " in lines and '"${SLURM_ARRAY_TASK_ID}p" ladder/runs.txt' in lines
+    lines = hint("ladder/runs.txt", "ladder")
+    assert "megaxf submit ladder/runs.txt --template sweep " in lines
     assert "megaxf plan fit ladder -o ladder/fit" in lines

@@ -56,5 +56,5 @@ def run(arguments: argparse.Namespace) -> int:
     listing = folder / "runs.txt"
     listing.write_text("".join(f"{file}\n" for file in files), encoding="utf-8")
     print(page(rungs))
-    print(f"\n{hint(len(files), shlex.quote(str(listing)), shlex.quote(str(folder)))}")
+    print(f"\n{hint(shlex.quote(str(listing)), shlex.quote(str(folder)))}")
     return 0

@@ -79,9 +79,7 @@ class ZeroEngine(CountsUpdates):
         set_learning_rate(self._optimizer, learning_rate)
         for index, batch in enumerate(batches):
             self._zero.set_gradient_accumulation_boundary(index == len(batches) - 1)
-            loss, nll = self._zero(batch)
-            loss, nll = self._zero(batch)
-            loss = sums.add(batch, loss, nll)
+            loss = sums.add(batch, *self._zero(batch))
             self._zero.backward(loss * (sums.scale * self._axis.size), scale_wrt_gas=False)
         self._zero.step()
         return self._result(sums)

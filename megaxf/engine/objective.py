@@ -29,12 +29,13 @@ class Objective(torch.nn.Module):
         self.stopwatch = Stopwatch()
 
     def forward(self, batch: TorchBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """(the loss summed over the counted targets, detached the negative log-likelihood of each), in fp32."""
+        """(the loss summed over the counted targets, detached the negative log-likelihood of each row), in fp32."""
         with self.stopwatch.running(batch.tokens.device):
             hidden = self.model(
                 batch.tokens, document_ids=batch.document_ids, positions=batch.positions, samples=batch.samples
             )
-            return self._loss(hidden, self.model.head_weight(), batch.labels, z_loss=self._z_loss)
+            loss, nll = self._loss(hidden, self.model.head_weight(), batch.labels, z_loss=self._z_loss)
+        return loss, nll.sum(1)
 
 
 class Sums:
@@ -65,12 +66,13 @@ class Sums:
     def add(self, batch: TorchBatch, loss: torch.Tensor, nll: torch.Tensor) -> torch.Tensor:
         """Count one micro-batch in, without waiting for the device; gives the loss to go backward from.
 
+        nll: of each row.
         That of the last micro-batch is NaN where the step's loss is not below the limit: no engine makes an update from
         a gradient that is not finite, so that each refuses the step in the way it has anyway.
         """
         self._sums[:2] += torch.stack([loss.detach(), nll.sum()])
         if batch.sources is not None and self._by_source.numel():
-            rows = torch.stack([nll.sum(1, dtype=torch.float64), (batch.labels != IGNORED).sum(1)])
+            rows = torch.stack([nll.double(), (batch.labels != IGNORED).sum(1)])
             self._by_source.index_add_(1, batch.sources, rows)
         self._left -= 1
         if self._limit is None or self._left:

@@ -41,7 +41,7 @@ from megaxf.parallel.pipeline import layers_of_parts
 from megaxf.plan.stages import Part, split_layers
 
 Finish = Callable[[TorchBatch, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(micro-batch, its loss, negative log-likelihood of each label) -> what DeepSpeed takes for the loss."""
+"""(micro-batch, its loss, negative log-likelihood of each row) -> what DeepSpeed takes for the loss."""
 
 
 class LocalPart:
@@ -76,7 +76,7 @@ class LocalPart:
             return hidden
         hidden = model.final_norm(hidden)
         loss, nll = self._placed.loss(hidden, model.head_weight(), batch.labels, z_loss=self._z_loss)
-        return self._finish(batch, loss, nll)
+        return self._finish(batch, loss, nll.sum(1))
 
 
 class PipelineEngine(ZeroEngine):

@@ -48,8 +48,7 @@ class ReferenceEngine(CountsUpdates):
         sums = Sums(batches, self._axis, self._device, loss_limit, self._sources)
         self._gradients.clear()
         for batch in batches:
-            loss, nll = self._objective(batch)
-            (sums.add(batch, loss, nll) * sums.scale).backward()
+            (sums.add(batch, *self._objective(batch)) * sums.scale).backward()
         self._gradients.sum_over(self._axis)
         set_learning_rate(self._optimizer, learning_rate)
         norm = self._update(self._gradients.sums)

@@ -11,8 +11,8 @@ from megaxf.engine.batch import TorchBatch, micro_batches, to_torch
 
 def rows(**optional):
     labels = np.array([[1, -100, 3], [-100, -100, 6], [7, 8, 9], [-100, -100, -100]])
-    fields = {"tokens": np.arange(12).reshape(4, 3), "labels": labels, "positions": None, "document_ids": None}
-    return SimpleNamespace(**(fields | optional))
+    absent = dict.fromkeys(("positions", "document_ids", "sources"))
+    return SimpleNamespace(**{"tokens": np.arange(12).reshape(4, 3), "labels": labels, **absent, **optional})
 
 
 def test_values_and_types_are_kept():
@@ -24,12 +24,12 @@ def test_values_and_types_are_kept():
 
 
 def test_micro_batches_are_the_rows_in_order():
-    whole = to_torch(rows(document_ids=np.arange(12).reshape(4, 3)), "cpu")
+    whole = to_torch(rows(document_ids=np.arange(12).reshape(4, 3), sources=np.array([3, 0, 0, 1])), "cpu")
     for size in (1, 2, 4):
         parts = micro_batches(whole, size)
         assert [len(part.tokens) for part in parts] == [size] * (4 // size)
         assert all(part.positions is None for part in parts)
-        for index in (0, 1, 3):
+        for index in (0, 1, 3, 5):
             assert torch.equal(torch.cat([part[index] for part in parts]), whole[index])
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from megaxf.convert.interface import Trained
     from megaxf.generate.evaluate import Score
 
-HELP = "loss, perplexity and bits per byte of a model on texts; or tasks of the lm-evaluation-harness"
+HELP = "loss, perplexity and bits per byte of a model on texts; or tasks of lm-eval"
 
 USUAL = 4096
 """Tokens of a window where nobody says: longer ones take much memory."""

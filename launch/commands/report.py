@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-HELP = "one page about a run: curves, pace, restarts, what guards found, data, cost so far and to come"
+HELP = "one page about a run: curves, pace, restarts, findings, data, cost so far and to come"
 
 EPILOG = """\
 Reads the run folder only, so it works while the run goes on, and anywhere the folder was copied to. The page is one

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from megaxf.config import Run
 
-HELP = "submit a run, or a list of runs, as a Slurm job that goes on by itself after its time limit"
+HELP = "submit a run, or a list of runs, as a Slurm job that goes on after its time limit"
 
 EPILOG = """\
 The run is checked first, as by `megaxf pretrain --check` on as many ranks. The script is printed, then given to sbatch.

@@ -136,7 +136,8 @@ def test_evaluation_goes_through_all_stages_and_leaves_no_trace(run_on, schedule
         assert found[0] == found[2]
         assert found[0][0] == pytest.approx(nll, rel=1e-6)
         assert found[0][1] == int((global_batch(50).labels[:3] != -100).sum())
-        torch.testing.assert_close(torch.tensor(steps), torch.tensor(expected), rtol=1e-5, atol=1e-6)
+        numbers, expected_numbers = (torch.tensor([list(step)[:4] for step in made]) for made in (steps, expected))
+        torch.testing.assert_close(numbers, expected_numbers, rtol=1e-5, atol=1e-6)
 
 
 def poisoned(precision):

@@ -45,6 +45,7 @@ def engine(stage, **more):
         **more,
     }
     optimizer = torch.optim.AdamW([{"params": group, "weight_decay": 0.1} for group in groups], lr=1e-2)
+    module.utils.groups.mpu = None  # what an engine of another test has left in this process
     with redirect_stdout(StringIO()):
         return module.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)[0]
 

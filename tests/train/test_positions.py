@@ -46,7 +46,7 @@ def make(tmp_path):
         settings = {
             "sources": sources, "sequence_length": 16, "phases": PHASES, "packing": packing, **data
         }  # fmt: skip
-        changes = {"model": {"vocab_size": 257}, "checkpoint": {"every": 2, "keep_last": 20}}
+        changes = {"model": {"vocab_size": 257}, "checkpoint": {"every": 2, "keep_last": 20, "asynchronous": False}}
         return tiny_run(tmp_path, data=settings, train={"steps": steps}, **changes)
 
     return run

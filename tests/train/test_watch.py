@@ -112,5 +112,5 @@ def test_a_rank_that_stands_still_ends_all_and_shows_where_it_stood(tmp_path):
     verdict = "".join(said)  # of the rank that looks first; the other may hear of its end before
     assert "no rank has come further for 3 s; behind the others, or where they are: rank 1 (" in verdict
     assert "Last heard of: step 3 (data): rank 1" in verdict and "step 3 (train): rank 0" in verdict
-    assert [path.name for path in (tmp_path / "stacks").iterdir()] == ["rank-00001.txt"]
+    assert (tmp_path / "stacks" / "rank-00001.txt").is_file()
     assert "in sleep_for_ever" in (tmp_path / "stacks" / "rank-00001.txt").read_text()

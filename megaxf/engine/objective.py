@@ -28,14 +28,19 @@ class Objective(torch.nn.Module):
         self.model, self._loss, self._z_loss = placed.model, placed.loss, z_loss
         self.stopwatch = Stopwatch()
 
-    def forward(self, batch: TorchBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """(the loss summed over the counted targets, detached the negative log-likelihood of each row), in fp32."""
+    def forward(self, batch: TorchBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See `taken_apart`."""
         with self.stopwatch.running(batch.tokens.device):
             hidden = self.model(
                 batch.tokens, document_ids=batch.document_ids, positions=batch.positions, samples=batch.samples
             )
-            loss, nll = self._loss(hidden, self.model.head_weight(), batch.labels, z_loss=self._z_loss)
-        return loss, nll.sum(1)
+            return taken_apart(*self._loss(hidden, self.model.head_weight(), batch.labels, z_loss=self._z_loss))
+
+
+def taken_apart(loss: torch.Tensor, nll: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(the loss summed over the counted targets; detached the negative log-likelihood of each row, and what the loss
+    has beyond their sum), in fp32. nll: of each target [rows, seq], not to be held through the update."""
+    return loss, nll.sum(1), loss.detach() - nll.sum()
 
 
 class Sums:
@@ -59,18 +64,18 @@ class Sums:
         self.scale = 1 / max(self.tokens, 1)
         """What a summed loss is multiplied by; a batch without a target gives a gradient of zero."""
         self._sums = torch.zeros(3 + 2 * sources, dtype=torch.float64, device=device)
-        """Loss, negative log-likelihood, how many ranks have refused the step; and for each source its negative
-        log-likelihood, then for each its counted targets."""
+        """Negative log-likelihood, penalty on the log-partition, how many ranks have refused the step; and for each
+        source its negative log-likelihood, then for each its counted targets."""
         self._by_source = self._sums[3:].view(2, sources)
 
-    def add(self, batch: TorchBatch, loss: torch.Tensor, nll: torch.Tensor) -> torch.Tensor:
+    def add(self, batch: TorchBatch, loss: torch.Tensor, nll: torch.Tensor, z_loss: torch.Tensor) -> torch.Tensor:
         """Count one micro-batch in, without waiting for the device; gives the loss to go backward from.
 
-        nll: of each row.
+        loss, nll, z_loss: see `taken_apart`.
         That of the last micro-batch is NaN where the step's loss is not below the limit: no engine makes an update from
         a gradient that is not finite, so that each refuses the step in the way it has anyway.
         """
-        self._sums[:2] += torch.stack([loss.detach(), nll.sum()])
+        self._sums[:2] += torch.stack([nll.sum(), z_loss])
         if batch.sources is not None and self._by_source.numel():
             rows = torch.stack([nll.double(), (batch.labels != IGNORED).sum(1)])
             self._by_source.index_add_(1, batch.sources, rows)
@@ -78,7 +83,7 @@ class Sums:
         if self._limit is None or self._left:
             return loss
         total = sum_tensor(self._sums[:2].clone(), self._axis) * self.scale
-        refused = ~(total.isfinite().all() & (total[1] < self._limit))
+        refused = ~(total.isfinite().all() & (total[0] < self._limit))
         self._sums[2] = refused
         return loss * torch.where(refused, math.nan, 1.0)
 
@@ -88,11 +93,11 @@ class Sums:
 
     def result(self, grad_norm: float) -> StepResult:
         """The numbers of the step; collective."""
-        loss, nll, refused, *by_source = sum_numbers(list(self._sums), self._axis, self._device)
+        nll, z_loss, refused, *by_source = sum_numbers(list(self._sums), self._axis, self._device)
         half = len(by_source) // 2
         return StepResult(
             loss=nll * self.scale,
-            z_loss=(loss - nll) * self.scale,
+            z_loss=z_loss * self.scale,
             grad_norm=grad_norm,
             tokens=self.tokens,
             refused=refused > 0,

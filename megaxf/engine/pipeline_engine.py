@@ -30,7 +30,7 @@ from megaxf.engine.deepspeed_config import deepspeed_config
 from megaxf.engine.deepspeed_engine import ZeroEngine
 from megaxf.engine.deepspeed_start import DTYPES, import_deepspeed
 from megaxf.engine.gradient import Gradients
-from megaxf.engine.objective import Sums, evaluation_mode, several_sources
+from megaxf.engine.objective import Sums, evaluation_mode, several_sources, taken_apart
 from megaxf.engine.optimizer import build_adamw, set_learning_rate
 from megaxf.engine.protocol import StepResult
 from megaxf.engine.state import read_whole
@@ -40,8 +40,8 @@ from megaxf.parallel.collectives import sum_numbers
 from megaxf.parallel.pipeline import layers_of_parts
 from megaxf.plan.stages import Part, split_layers
 
-Finish = Callable[[TorchBatch, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(micro-batch, its loss, negative log-likelihood of each row) -> what DeepSpeed takes for the loss."""
+Finish = Callable[[TorchBatch, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(micro-batch, what `taken_apart` gives) -> what DeepSpeed takes for the loss."""
 
 
 class LocalPart:
@@ -51,7 +51,7 @@ class LocalPart:
         self._placed, self._part, self._layers, self._z_loss = placed, part, layers, z_loss
         self._batches: Iterator[TorchBatch] = iter(())
         self.stopwatch = Stopwatch()
-        self._finish: Finish = lambda batch, loss, nll: loss
+        self._finish: Finish = lambda batch, loss, nll, z_loss: loss
 
     def start(self, batches: Sequence[TorchBatch], finish: Finish) -> None:
         """Set what the next calls compute on."""
@@ -75,8 +75,8 @@ class LocalPart:
         if not self._part.last:
             return hidden
         hidden = model.final_norm(hidden)
-        loss, nll = self._placed.loss(hidden, model.head_weight(), batch.labels, z_loss=self._z_loss)
-        return self._finish(batch, loss, nll.sum(1))
+        losses = self._placed.loss(hidden, model.head_weight(), batch.labels, z_loss=self._z_loss)
+        return self._finish(batch, *taken_apart(*losses))
 
 
 class PipelineEngine(ZeroEngine):
@@ -139,8 +139,8 @@ class PipelineEngine(ZeroEngine):
         set_learning_rate(self._optimizer, learning_rate)
         factor = sums.scale * self._axis.size * self._zero.gradient_accumulation_steps()
 
-        def finish(batch: TorchBatch, loss: torch.Tensor, nll: torch.Tensor) -> torch.Tensor:
-            return sums.add(batch, loss, nll) * factor
+        def finish(batch: TorchBatch, loss: torch.Tensor, nll: torch.Tensor, z_loss: torch.Tensor) -> torch.Tensor:
+            return sums.add(batch, loss, nll, z_loss) * factor
 
         self._borrowed_gradients.clear()
         self._start(batches, finish)
@@ -154,7 +154,7 @@ class PipelineEngine(ZeroEngine):
         batch = self._placed.columns(batch)
         sums: list[torch.Tensor] = []
 
-        def finish(batch: TorchBatch, loss: torch.Tensor, nll: torch.Tensor) -> torch.Tensor:
+        def finish(batch: TorchBatch, loss: torch.Tensor, nll: torch.Tensor, z_loss: torch.Tensor) -> torch.Tensor:
             sums.append(nll.sum())
             return sums[-1]
 

@@ -48,6 +48,7 @@ def test_each_source_has_the_loss_of_its_rows(run_on, layout):
             assert tokens == expected_tokens
             assert nll == pytest.approx(expected_nll, rel=1e-5)
         assert sum(nll for nll, _ in found) / result.tokens == pytest.approx(result.loss, rel=1e-6)
+        assert result.z_loss == 0, "the penalty is off, and no rounding may look like one"
 
 
 def test_one_source_is_not_told_apart(run_on):

@@ -87,3 +87,12 @@ def as_theirs(tensors):
             tensor = tensor.t()
         found[f"{stem.replace('embed_out', 'lm_head')}.{key}"] = tensor
     return found
+
+
+def counted_targets(length):
+    """Two rows of tokens and the labels that follow them, some of which do not count."""
+    tokens = torch.randint(0, 101, (2, length), generator=torch.Generator().manual_seed(8))
+    labels = torch.full_like(tokens, -100)
+    labels[:, :-1] = tokens[:, 1:]
+    labels[0, 20:40] = -100
+    return tokens, labels

@@ -12,7 +12,7 @@ from megaxf.generate import Sampling, generate
 from megaxf.models.attention import BACKENDS
 from megaxf.models.loss import chunked_cross_entropy
 from megaxf.plan.parameters import count
-from tests.parity.families import CASES, as_theirs, our_model, their_model
+from tests.parity.families import CASES, as_theirs, counted_targets, our_model, their_model
 
 LENGTH = 56
 TOLERANCE = 1e-5
@@ -28,10 +28,7 @@ def distance(ours, theirs):
 def test_logits_loss_and_every_gradient(case, backend):
     ours = our_model(case, attention_backend=backend)
     theirs = their_model(ours)
-    tokens = torch.randint(0, 101, (2, LENGTH), generator=torch.Generator().manual_seed(8))
-    labels = torch.full_like(tokens, -100)
-    labels[:, :-1] = tokens[:, 1:]
-    labels[0, 20:40] = -100
+    tokens, labels = counted_targets(LENGTH)
     output = theirs(tokens, labels=labels.roll(1, 1))
     output.loss.backward()
 

@@ -22,6 +22,7 @@ from megaxf.models.attention import BACKENDS
 from megaxf.models.initialize import initialize
 from megaxf.models.llama import Config, Model
 from megaxf.models.loss import chunked_cross_entropy
+from tests.parity.families import counted_targets
 
 SHAPE = {
     "vocab_size": 101,
@@ -104,10 +105,7 @@ def distance(ours, theirs):
 @pytest.mark.parametrize("case", CASES)
 def test_logits_loss_and_every_gradient(case, backend):
     ours, theirs = models(case, backend)
-    tokens = torch.randint(0, 101, (2, LENGTH), generator=torch.Generator().manual_seed(8))
-    labels = torch.full_like(tokens, -100)
-    labels[:, :-1] = tokens[:, 1:]
-    labels[0, 20:40] = -100
+    tokens, labels = counted_targets(LENGTH)
     output = theirs(tokens, labels=labels.roll(1, 1))
     output.loss.backward()
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,10 @@ from data_pipeline.stream.room import IN_USE, NoRoom, Room
 from data_pipeline.stream.store import DamageError, Store
 
 _POLL = 0.05
-"""Seconds until a process looks again whether another has finished a file."""
+"""Seconds until a process looks again whether another has finished a file, or has let go of some."""
+
+_SURE = 2.0
+"""Seconds for which all who share the cache must have been seen waiting before it is called too small."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -78,8 +81,9 @@ class CachedFiles:
         self._use(shard_number)
         if ending not in shard.file_hashes() and (made := self.place(f"{self._split}/{shard.name}.{ending}")).exists():
             return made
+        waiting = nullcontext() if self._file(shard, ending).exists() else self._room.waiting()
         try:
-            with self._room.fetching(self._key(shard)):
+            with waiting, self._room.fetching(self._key(shard)):
                 path = self._bring(shard, ending, IN_USE)
         except DamageError as error:
             if self._quarantine is None or not covered:
@@ -192,14 +196,16 @@ class CachedFiles:
 
     def _fetch(self, path: Path, expected: Expected, place: int, wait: bool) -> None:
         """Fetches a file that is not here; waits for room if told to, else raises NoRoom."""
-        disk_full = False
+        disk_full, hopeful = False, time.monotonic()
         while True:
             try:
                 return self._try_fetch(path, expected, place, disk_full)
             except NoRoom as error:
                 if not wait:
                     raise
-                if not error.fetching:
+                if error.for_now:
+                    hopeful = time.monotonic()
+                elif time.monotonic() > hopeful + _SURE:
                     raise DataError(self._no_room(expected.size, error.kept, disk_full), path) from None
                 time.sleep(_POLL)
             except OSError as error:

@@ -4,11 +4,10 @@
     <folder>/.common/<manifest digest>/...             files beside the shards, not counted, never dropped
     <folder>/.locks/room                               held while the folder is measured, changed or announced to
     <folder>/.locks/<0 to 255>                         held while a file of a shard is fetched: its hash says which
-    <folder>/.needs/<pid>-<n>                          what one reader of one process needs next, in order
+    <folder>/.needs/<process>-<n>                      what one reader of one process needs next, in order
 
-Each reader keeps a lock on its .needs file for as long as it lives, so that those of dead processes are known without
-a look at process numbers, which mean nothing between containers. A .part takes its full size at once: what the folder
-holds is also what is promised, and the limit is kept by looking at the disk, which no kill can put out of step.
+A .part takes its full size at once: what the folder holds is also what is promised, and the limit is kept by looking
+at the disk, which no kill can put out of step.
 
 Files may be dropped while a process has them mapped: on POSIX systems the map stays whole, and the disk gets the space
 back when the last map goes (`TokenDataset.need` lets go of them).
@@ -17,18 +16,16 @@ back when the last map goes (`TokenDataset.need` lets go of them).
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
-
 from data_pipeline.errors import DataError
-from data_pipeline.stream.locks import locked, take
+from data_pipeline.stream.locks import locked
+from data_pipeline.stream.needs import Needs
 
 IN_USE = -1
 """The place in the order of need of what is read now: never dropped."""
@@ -41,15 +38,14 @@ PART = ".part"
 _SLOTS = 256
 """Lock files for fetching: two shards seldom share one, and then only wait for each other."""
 
-_numbers = itertools.count()
-
 
 class NoRoom(Exception):
     """No file may be dropped for a new one: what is left is needed sooner, or is being fetched."""
 
-    def __init__(self, kept: int, fetching: bool):
-        super().__init__(kept, fetching)
-        self.kept, self.fetching = kept, fetching
+    def __init__(self, kept: int, for_now: bool):
+        """`kept`: bytes that stay; `for_now`: another process is at work, and will let go of files."""
+        super().__init__(kept, for_now)
+        self.kept, self.for_now = kept, for_now
 
 
 @dataclass(slots=True)
@@ -68,36 +64,33 @@ class Room:
     def __init__(self, folder: str | Path, limit_bytes: int):
         """Raises DataError when the folder cannot be written to."""
         self.folder, self.limit_bytes = Path(folder), limit_bytes
-        self._locks, self._needs = self.folder / ".locks", self.folder / ".needs"
+        self._locks = self.folder / ".locks"
         try:
             self._locks.mkdir(parents=True, exist_ok=True)
-            self._needs.mkdir(exist_ok=True)
             with self._closed():
-                self._mine = self._needs / f"{os.getpid()}-{next(_numbers)}"
-                # A left-over of another process with this number, in another container, may be alive: then its name
-                # is taken, and the next number is ours.
-                while (handle := take(self._mine, wait=False)) is None:
-                    self._mine = self._needs / f"{os.getpid()}-{next(_numbers)}"
-                self._handle = handle
+                self._needs = Needs(self.folder / ".needs")
         except OSError as error:
             raise DataError(f"cannot be used as a cache ({error}); choose another cache folder", folder) from None
-        self._in_use: list[str] = []
-        self._next: list[str] = []
 
     def close(self) -> None:
         """Takes back what was announced."""
-        self._mine.unlink(missing_ok=True)
-        os.close(self._handle)
+        self._needs.close()
 
     def announce(self, in_use: Sequence[str], next_keys: Sequence[str]) -> None:
         """Replaces what this reader uses now, and needs next in this order."""
         with self._closed():
-            self._in_use, self._next = list(in_use), list(next_keys)
-            try:
-                self._mine.write_bytes(orjson.dumps([self._in_use, self._next]))
-            except OSError:
-                # A full disk: the others do not hear of it, and may drop what is then fetched again.
-                os.truncate(self._mine, 0)
+            self._needs.announce(in_use, next_keys)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Lets the others know that this reader waits for a file inside, and lets go of none meanwhile."""
+        with self._closed():
+            self._needs.wait(True)
+        try:
+            yield
+        finally:
+            with self._closed():
+                self._needs.wait(False)
 
     def fetching(self, key: str, wait: bool = True) -> AbstractContextManager[bool]:
         """Held by the one who fetches files of this shard; False inside if another does and `wait` is off."""
@@ -143,7 +136,8 @@ class Room:
             chosen.append(droppable.pop(0))
             excess -= entries[chosen[-1]].size
         if excess > 0:
-            raise NoRoom(used - sum(entries[name].size for name in chosen), bool(fetched - {key}))
+            kept = used - sum(entries[name].size for name in chosen)
+            raise NoRoom(kept, bool(fetched - {key}) or self._needs.others_go_on())
         for name in chosen:
             for path in entries[name].paths:
                 Path(path).unlink(missing_ok=True)
@@ -171,17 +165,8 @@ class Room:
 
     def _places(self) -> dict[str, int]:
         """Where each key stands in the order of need: the soonest of all living readers."""
-        announced = [(self._in_use, self._next)]
-        for path in self._needs.iterdir():
-            if path == self._mine:
-                continue
-            with locked(path, wait=False) as dead:
-                if dead:
-                    path.unlink()
-                elif data := path.read_bytes():
-                    announced.append(orjson.loads(data))
         places: dict[str, int] = {}
-        for in_use, following in announced:
+        for in_use, following in self._needs.all():
             places.update(dict.fromkeys(in_use, IN_USE))
             for place, key in enumerate(following):
                 places[key] = min(place, places.get(key, NEVER))

@@ -13,7 +13,7 @@ import pytest
 
 from data_pipeline.errors import DataError
 from data_pipeline.format.dataset import open_dataset
-from data_pipeline.stream import fetch
+from data_pipeline.stream import cache, fetch
 from data_pipeline.stream.room import Room
 from tests.data_pipeline.faulty_store import build_set, in_cache, open_faulty, reads
 
@@ -245,6 +245,73 @@ def test_two_processes_keep_the_limit_together(folder, tmp_path):
     limit = 4 * SHARD
     sizes = run_ranks(folder, tmp_path / "cache", tmp_path / "log", limit)
     assert 2 * SHARD < max(sizes) <= limit
+
+
+def read_then_move_on(folder, cache, first, then, met, go_on, results):
+    """A rank: uses two shards until it is told to go on to two others."""
+    ours = without_thread(open_faulty(folder, cache, limit_bytes=3 * SHARD))
+    try:
+        for shards in (first, then):
+            ours.need(shards, now=2)
+            read_shards(ours, *shards)
+            met.wait(60)
+            go_on.wait(60)
+        results.put("done")
+    except DataError as error:
+        results.put(str(error))
+    ours.files.close()
+
+
+def test_a_rank_waits_for_room_that_another_rank_will_leave(folder, tmp_path):
+    """A rank that is a batch ahead of another needs shards while the other still uses those before."""
+    context = multiprocessing.get_context("spawn")
+    met, go_on, results = context.Barrier(2), context.Event(), context.Queue()
+    arguments = (folder, tmp_path / "cache", [0, 1], [2, 3], met, go_on, results)
+    other = context.Process(target=read_then_move_on, args=arguments)
+    other.start()
+    met.wait(60)
+    ours = without_thread(open_faulty(folder, tmp_path / "cache", limit_bytes=3 * SHARD))
+    ours.need([2, 3], now=2)
+    reading = threading.Thread(target=read_shards, args=(ours, 2, 3))
+    reading.start()
+    wait_for(lambda: bins(tmp_path / "cache") == [0, 1, 2])
+    reading.join(2 * cache._SURE)
+    assert reading.is_alive()
+    go_on.set()
+    reading.join(60)
+    assert not reading.is_alive()
+    met.wait(60)
+    assert results.get(timeout=60) == "done"
+    assert bins(tmp_path / "cache")[-2:] == [2, 3]
+
+
+def read_one_then_all(folder, cache, shards, met, results):
+    """A rank: has one of its shards when the other has one of its own."""
+    ours = without_thread(open_faulty(folder, cache, limit_bytes=3 * SHARD))
+    ours.need(shards, now=3)
+    read_shards(ours, shards[0])
+    met.wait(60)
+    try:
+        read_shards(ours, *shards)
+        results.put("done")
+    except DataError as error:
+        results.put(str(error))
+    ours.files.close()
+
+
+def test_ranks_that_all_wait_for_room_say_that_it_is_too_small(folder, tmp_path):
+    context = multiprocessing.get_context("spawn")
+    met, results = context.Barrier(2), context.Queue()
+    ranks = [
+        context.Process(target=read_one_then_all, args=(folder, tmp_path / "cache", shards, met, results))
+        for shards in ([0, 1, 2], [3, 4, 5])
+    ]
+    for rank in ranks:
+        rank.start()
+    said = [results.get(timeout=120) for _ in ranks]
+    for rank in ranks:
+        rank.join()
+    assert any("bytes are in use by the batches of this node's processes" in message for message in said), said
 
 
 def fetch_and_die(folder, cache):

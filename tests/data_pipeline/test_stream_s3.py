@@ -77,7 +77,8 @@ def test_two_ranks_read_s3_through_one_bounded_cache(endpoint, tmp_path):
     while any(process.is_alive() for process in ranks):
         most = max(most, sum(in_cache(tmp_path / "cache").values()))
         time.sleep(0.01)
-    assert sorted(results.get(timeout=10) for _ in ranks) == [0, 1]
+    assert [process.exitcode for process in ranks] == [0, 0]
+    assert sorted(results.get(timeout=60) for _ in ranks) == [0, 1]
     assert 2 * SHARD_TOKENS < most <= LIMIT
 
 

@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from megaxf.parallel.mesh import build_mesh
 from megaxf.train.guards import Outcome
+from megaxf.train.guards.heartbeat import Heartbeat
 from megaxf.train.guards.watch import Beat, Watch, read_beat
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,6 +76,22 @@ def test_slow_phases_have_more_time(phase):
 def test_ranks_that_are_done_are_not_missed():
     watch = watching((5, "done"), (5, "done"))
     assert watch.verdict(1e6) is None
+
+
+def test_the_end_waits_for_a_beat_that_the_store_has_not_taken_yet(tmp_path):
+    """Python aborts the process where it finds a thread in the store's calls as it ends."""
+    begun, answer, ended = threading.Event(), threading.Event(), []
+
+    def slow_store():
+        begun.set()
+        answer.wait()
+        ended.append(True)
+
+    with Heartbeat(build_mesh(), tmp_path, timeout=1.0) as heartbeat:
+        heartbeat._look = slow_store
+        begun.wait()
+        threading.Timer(0.5, answer.set).start()
+    assert ended
 
 
 STAND_STILL = """

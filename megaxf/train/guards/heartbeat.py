@@ -53,7 +53,7 @@ class Heartbeat:
         self._interval = max(min(INTERVAL, timeout / 10), mesh.world_size / BEATS_A_SECOND)
         self._watch = Watch(timeout)
         self._step, self._phase, self._count = 0, "start", 0
-        self._host, self._ended = platform.node(), threading.Event()
+        self._host, self._ended, self._closed = platform.node(), threading.Event(), threading.Event()
         self._store = _own_connection(timeout)
         # torchrun keeps its store over restarts, with the verdict on the ranks before.
         self._key = f"megaxf/heartbeat/{broadcast_object(uuid.uuid4().hex, mesh)}"
@@ -78,10 +78,14 @@ class Heartbeat:
         if error is not None and not alike and self._mesh.world_size > 1:
             self._fail(error)
         self._ended.set()
-        self._thread.join(self._interval)
+        # Python ends a thread that it finds in the store's calls by aborting the process. Where the store does not
+        # answer, the guard ends the wait.
+        self._thread.join()
         self._phase = "done"
         if self._mesh.world_size > 1:
             _try(self._tell)
+        self._closed.set()
+        self._guard.join()
 
     def _run(self) -> None:
         unreachable = 0.0
@@ -103,7 +107,7 @@ class Heartbeat:
     def _see_answers(self) -> None:
         """End this process where the store says nothing, for which torch would wait: a cut cable gives no error."""
         rounds = missed = 0
-        while not self._ended.wait(self._interval):
+        while not self._closed.wait(self._interval):
             missed = 0 if self._rounds > rounds else missed + 1
             rounds = self._rounds
             if (silent := missed * self._interval) > self._watch.timeout:

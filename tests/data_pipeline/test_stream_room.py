@@ -267,19 +267,20 @@ def test_a_rank_waits_for_room_that_another_rank_will_leave(folder, tmp_path):
     context = multiprocessing.get_context("spawn")
     met, go_on, results = context.Barrier(2), context.Event(), context.Queue()
     arguments = (folder, tmp_path / "cache", [0, 1], [2, 3], met, go_on, results)
-    other = context.Process(target=read_then_move_on, args=arguments)
+    other = context.Process(target=read_then_move_on, args=arguments, daemon=True)
     other.start()
     met.wait(60)
     ours = without_thread(open_faulty(folder, tmp_path / "cache", limit_bytes=3 * SHARD))
     ours.need([2, 3], now=2)
-    reading = threading.Thread(target=read_shards, args=(ours, 2, 3))
+    read = []
+    reading = threading.Thread(target=lambda: read.append(read_shards(ours, 2, 3)))
     reading.start()
     wait_for(lambda: bins(tmp_path / "cache") == [0, 1, 2])
     reading.join(2 * cache._SURE)
     assert reading.is_alive()
     go_on.set()
     reading.join(60)
-    assert not reading.is_alive()
+    assert len(read) == 1, "it did not wait"
     met.wait(60)
     assert results.get(timeout=60) == "done"
     assert bins(tmp_path / "cache")[-2:] == [2, 3]
@@ -303,7 +304,7 @@ def test_ranks_that_all_wait_for_room_say_that_it_is_too_small(folder, tmp_path)
     context = multiprocessing.get_context("spawn")
     met, results = context.Barrier(2), context.Queue()
     ranks = [
-        context.Process(target=read_one_then_all, args=(folder, tmp_path / "cache", shards, met, results))
+        context.Process(target=read_one_then_all, args=(folder, tmp_path / "cache", shards, met, results), daemon=True)
         for shards in ([0, 1, 2], [3, 4, 5])
     ]
     for rank in ranks:

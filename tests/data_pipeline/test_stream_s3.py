@@ -68,7 +68,9 @@ def test_two_ranks_read_s3_through_one_bounded_cache(endpoint, tmp_path):
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     ranks = [
-        context.Process(target=rank, args=(number, tmp_path / "set", tmp_path / "cache", endpoint, results))
+        context.Process(
+            target=rank, args=(number, tmp_path / "set", tmp_path / "cache", endpoint, results), daemon=True
+        )
         for number in range(2)
     ]
     most = 0

@@ -9,7 +9,8 @@
         per_rank = run_on(2, losses, 2, 1)      # results in rank order
         per_rank = run_on(2, losses, 2, 1, timeout=300)
 
-A group of a size starts when it is first asked for and serves all tests of the session, since starting costs seconds.
+A group of a size starts when it is first asked for and serves all tests of the session. Its processes are forked from
+one that has imported what they need (tests.distributed.warm), which would cost each of them some seconds.
 An exception comes back with the traceback of its rank; it ends the group, whose ranks may no longer be in step, and the
 next call starts a fresh one. So does a time-out. Functions should leave nothing behind: no global state, no files.
 """
@@ -41,7 +42,8 @@ class Group:
     """The processes of one torch.distributed world."""
 
     def __init__(self, size: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.distributed.warm"])
         self._folder = tempfile.TemporaryDirectory(prefix="megaxf-ranks-")
         store = os.path.join(self._folder.name, "store")
         self._ends: list[Connection] = []
@@ -127,10 +129,10 @@ def _receive(end: Connection) -> tuple[Any, str]:
 
 def _serve(end: Connection, rank: int, size: int, store: str) -> None:
     """The life of one rank: run what comes, until the other end closes."""
-    os.environ |= {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", "LOCAL_RANK": str(rank)}
     import torch
     import torch.distributed as dist
 
+    os.environ["LOCAL_RANK"] = str(rank)
     torch.set_num_threads(1)
     patience = timedelta(seconds=TIMEOUT)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=patience)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from megaxf.engine import TorchBatch, micro_batches
-from tests.distributed.tiny import global_batch, own_rows, read_all, tiny_engine, tiny_run
+from tests.distributed.tiny import ROWS, global_batch, read_all, tiny_engine, tiny_run
 
 SMALL = {"num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 12, "num_attention_heads": 2, "head_dim": 6}
 REPEATS = 320
@@ -27,10 +27,10 @@ def test_many_small_gradients_add_up(run_on, stage):
 
 def small_updates(stage):
     """Norm weights, which start at 1, after 100 updates of 1e-4: masters, and those that the model computes with."""
-    run = tiny_run(SMALL, train={"precision": "bf16", "micro_batch_size": 2}, engine={"zero_stage": stage})
+    run = tiny_run(SMALL, train={"precision": "bf16", "micro_batch_size": ROWS}, engine={"zero_stage": stage})
     engine = tiny_engine(run)
     for _ in range(100):
-        engine.train_step(micro_batches(own_rows(global_batch(0)), 2), 1e-4)
+        engine.train_step([global_batch(0)], 1e-4)
     with engine.model_for_inference() as model:
         used = model.get_parameter("model.norm.weight").detach().clone()
     return read_all(engine)["model.norm.weight"]["master"], used

@@ -31,7 +31,7 @@ from megaxf.checkpoint import resolve, save_weights
 from megaxf.convert.interface import Form
 from megaxf.convert.names import parameter_shapes
 from megaxf.convert.registry import format_named
-from megaxf.models.llama import Config
+from megaxf.models.llama_config import Config
 from megaxf.train.trained import open_source
 
 MODELS = Path(__file__).parents[1] / "configs/models"

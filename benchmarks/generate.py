@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.timing import alternate, median_ratio
 from megaxf.generate import Sampling, generate, loading
-from megaxf.models.llama import Config
+from megaxf.models.llama_config import Config
 from megaxf.models.weights import Weights
 
 

@@ -20,7 +20,7 @@ from megaxf.config_errors import ConfigError, explain
 from megaxf.config_files import dump_yaml, read_model_file, read_run_file
 from megaxf.config_guards import Guards
 from megaxf.config_section import Decay, NonNegative, NonNegativeFloat, Positive, PositiveFloat, Section
-from megaxf.models.registry import family
+from megaxf.models.registry import config_type
 
 
 class Init(Section):
@@ -248,7 +248,7 @@ def load_model(name: str) -> Any:
     """The Config of a model alone. name: of a file in configs/models, or a path. Raises ConfigError."""
     settings = read_model_file(name)
     try:
-        config: Any = family(settings.get("family", "llama")).Config
+        config: Any = config_type(settings.get("family", "llama"))
         return config.model_validate(settings)
     except ValidationError as error:
         raise ConfigError(name, explain(error.errors(), config, settings)) from None
@@ -311,7 +311,7 @@ def _run_type(model: Any) -> type[Run[Any]]:
     if not isinstance(model, dict):
         return Run[BaseModel]
     try:
-        config: Any = family(model.get("family", "llama")).Config
+        config: Any = config_type(model.get("family", "llama"))
     except ValueError as error:
         raise ValueError(f"model.family: {error}") from None
     return Run[config]

@@ -23,7 +23,7 @@ from megaxf.convert.gguf_settings import context_length, describe_model, needs_t
 from megaxf.convert.gguf_tokenizer import describe_tokenizer
 from megaxf.convert.interface import Form, Trained, Written, choose_dtype, each_used_once
 from megaxf.convert.names import check_names, parameter_shapes
-from megaxf.models.llama import Config
+from megaxf.models.llama_config import Config
 from megaxf.models.weights import Weights
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from megaxf.models.llama import Config
+from megaxf.models.llama_config import Config
 from megaxf.models.rope_scaling import LinearScaling, Llama3Scaling, NtkScaling, YarnScaling, plain_frequencies
 
 if TYPE_CHECKING:

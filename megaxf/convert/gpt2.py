@@ -6,7 +6,7 @@ from typing import Any
 
 from megaxf.convert.settings import Names, TokenIds, make_config, one_value, read_settings, write_settings
 from megaxf.convert.tables import Rule
-from megaxf.models.gpt2 import Config
+from megaxf.models.gpt2_config import Config
 
 MODEL_TYPES = ("gpt2",)
 PREFIX = "transformer."

@@ -7,7 +7,7 @@ from typing import Any
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.settings import Names, TokenIds, make_config, one_value, read_settings, write_settings
 from megaxf.convert.tables import Rule
-from megaxf.models.gpt_neox import Config
+from megaxf.models.gpt_neox_config import Config
 
 MODEL_TYPES = ("gpt_neox",)
 PREFIX = "gpt_neox."

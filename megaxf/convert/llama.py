@@ -16,7 +16,7 @@ from megaxf.convert import rope_settings
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.settings import NO_MODEL, UNSUPPORTED, TokenIds, make_config
 from megaxf.convert.tables import Rule
-from megaxf.models.llama import Config
+from megaxf.models.llama_config import Config
 
 PREFIX = "model."
 TABLE, HEAD = "model.embed_tokens.weight", "lm_head.weight"

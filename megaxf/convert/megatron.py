@@ -29,7 +29,7 @@ from megaxf.convert.megatron_ranks import FILE, SharedWeights, Shares, read_rank
 from megaxf.convert.megatron_settings import dtype_name, padded_size, read_arguments, write_arguments
 from megaxf.convert.names import check_names, parameter_shapes
 from megaxf.convert.torch_files import save
-from megaxf.models.llama import Config
+from megaxf.models.llama_config import Config
 from megaxf.models.registry import ModelConfig
 from megaxf.models.weights import Weights
 

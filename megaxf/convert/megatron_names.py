@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from megaxf.models.llama import Config
+from megaxf.models.llama_config import Config
 
 TABLE, HEAD = "embedding.word_embeddings.weight", "output_layer.weight"
 LAYER = "decoder.layers."

@@ -16,7 +16,7 @@ from megaxf.convert.errors import ConvertError
 from megaxf.convert.megatron_names import HEAD, INNER, LAYER, TABLE, Part, parts, share, whole
 from megaxf.convert.names import parameter_shapes
 from megaxf.convert.torch_files import read_torch_file
-from megaxf.models.llama import Config
+from megaxf.models.llama_config import Config
 from megaxf.models.weights import Weights
 
 FILE = "model_optim_rng.pt"

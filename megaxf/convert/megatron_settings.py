@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from megaxf.config_errors import explain
 from megaxf.convert.casting import DTYPES
 from megaxf.convert.errors import ConvertError
-from megaxf.models.llama import Config
+from megaxf.models.llama_config import Config
 
 DIVISIBLE_BY = 128
 """Megatron-LM's default of make_vocab_size_divisible_by."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from megaxf.convert.errors import ConvertError
-from megaxf.models.llama import Config
+from megaxf.models.llama_config import Config
 from megaxf.models.rope_scaling import NtkScaling
 
 DEFAULT_THETA = 10000.0

@@ -14,7 +14,7 @@ import torch
 
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.interface import Trained
-from megaxf.models.llama import Config
+from megaxf.models.llama_config import Config
 from megaxf.models.registry import family
 from megaxf.models.weights import Weights, fill
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from megaxf.models.decoder import keep_nothing
+from megaxf.models.gpt_config import Activation
 
-Activation = Literal["gelu", "gelu_new", "gelu_fast"]
-"""Names of transformers: the exact x Phi(x), and its approximation by a tanh under the two names that it has there."""
 ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": F.gelu,
     "gelu_new": partial(F.gelu, approximate="tanh"),

@@ -7,18 +7,15 @@ all weights are stored [out, in]. Dropout is that of the residual stream alone.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import nn
 
 from megaxf.models.decoder import Decoder, Layer, Options, SelfAttention, Shared
 from megaxf.models.dropout import Dropout
-from megaxf.models.gelu import Activation, GeluMLP
-from megaxf.models.gpt_config import GPTConfig
+from megaxf.models.gelu import GeluMLP
+from megaxf.models.gpt2_config import Config
 from megaxf.models.linear import Embedding, Linear
 from megaxf.models.norm import LayerNorm
-from megaxf.plan.parameters import Structure
 
 TENSOR_PLAN = {
     "transformer.wte": "vocab",
@@ -36,32 +33,6 @@ TENSOR_PLAN = {
     "transformer.ln_f": "sequence",
     "lm_head": "vocab",
 }
-
-
-class Config(GPTConfig):
-    """See GPTConfig."""
-
-    family: Literal["gpt2"] = "gpt2"
-    tie_word_embeddings: bool = True
-    """Use the embedding table as output matrix."""
-    hidden_act: Activation = "gelu_new"
-
-    @property
-    def attention_bias(self) -> Literal[True]:
-        """Queries, keys and values have biases."""
-        return True
-
-    @property
-    def structure(self) -> Structure:
-        """For the planner."""
-        return Structure(
-            mlp_matrices=2,
-            layer_norm=True,
-            output_bias=True,
-            mlp_bias=True,
-            rotary=0.0,
-            learned_positions=self.max_position_embeddings,
-        )
 
 
 class Attention(SelfAttention):

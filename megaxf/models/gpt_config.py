@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from megaxf.models.llama_config import Count, PositiveFloat
 
+Activation = Literal["gelu", "gelu_new", "gelu_fast"]
+"""Names of transformers: the exact x Phi(x), and its approximation by a tanh under the two names that it has there."""
+
 
 def _four_times_hidden(given: dict[str, Any]) -> int:
     return 4 * int(given["hidden_size"])

@@ -7,20 +7,16 @@ Face's: query_key_value gives query, key and value of the first head, then those
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 import torch
-from pydantic import Field, model_validator
 from torch import nn
 
 from megaxf.models.decoder import Decoder, Layer, Options, SelfAttention, Shared
 from megaxf.models.dropout import Dropout
-from megaxf.models.gelu import Activation, GeluMLP
-from megaxf.models.gpt_config import GPTConfig
+from megaxf.models.gelu import GeluMLP
+from megaxf.models.gpt_neox_config import Config
 from megaxf.models.linear import Embedding, Linear
 from megaxf.models.norm import LayerNorm
 from megaxf.models.rope import Rope, rotate
-from megaxf.plan.parameters import Structure
 
 TENSOR_PLAN = {
     "gpt_neox.embed_in": "vocab",
@@ -35,49 +31,6 @@ TENSOR_PLAN = {
     "gpt_neox.final_layer_norm": "sequence",
     "embed_out": "vocab",
 }
-
-
-class Config(GPTConfig):
-    """See GPTConfig."""
-
-    family: Literal["gpt_neox"] = "gpt_neox"
-    tie_word_embeddings: bool = False
-    """Use the embedding table as output matrix."""
-    hidden_act: Activation = "gelu"
-    rotary_pct: Annotated[float, Field(gt=0, le=1)] = 0.25
-    """Share of a head's dimensions that are rotary, the first ones."""
-    rotary_emb_base: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 10000.0
-    use_parallel_residual: bool = True
-    """Attention and MLP take the same input, and the sum of both is added to it."""
-    attention_bias: bool = True
-    """Biases on query_key_value and on dense."""
-
-    @property
-    def rotary_dim(self) -> int:
-        """Dimensions of a head that are rotary."""
-        return int(self.head_dim * self.rotary_pct)
-
-    @property
-    def structure(self) -> Structure:
-        """For the planner."""
-        return Structure(
-            mlp_matrices=2,
-            layer_norm=True,
-            output_bias=self.attention_bias,
-            mlp_bias=True,
-            fused_heads=True,
-            parallel_residual=self.use_parallel_residual,
-            rotary=self.rotary_pct,
-        )
-
-    @model_validator(mode="after")
-    def _pairs_are_rotated(self) -> Config:
-        if self.rotary_dim < 2 or self.rotary_dim % 2:
-            raise ValueError(
-                f"model.rotary_pct = {self.rotary_pct} of {self.head_dim} dimensions of a head is {self.rotary_dim}; "
-                "rotary embeddings turn pairs of dimensions, use a share that gives an even number of them"
-            )
-        return self
 
 
 class Attention(SelfAttention):

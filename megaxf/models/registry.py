@@ -1,4 +1,8 @@
-"""Finds a model family by its name: the name of its file in this folder."""
+"""Finds a model family by its name: that of its file in this folder.
+
+<family>.py has `Model` and `TENSOR_PLAN`; <family>_config.py has `Config` and does without torch, whose import takes
+seconds that planning and checking a run should not cost.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +31,17 @@ class ModelConfig(Shape, Protocol):
 
 
 def family(name: str) -> ModuleType:
-    """The module of a model family, which has `Config`, `Model` and `TENSOR_PLAN`.
+    """The module of a model family, with `Model` and `TENSOR_PLAN`. Raises ValueError where the name is unknown."""
+    _check(name)
+    return import_module(f"megaxf.models.{name}")
 
-    Raises ValueError where the name is unknown.
-    """
+
+def config_type(name: str) -> Any:
+    """The `Config` of a model family. Raises ValueError where the name is unknown."""
+    _check(name)
+    return import_module(f"megaxf.models.{name}_config").Config
+
+
+def _check(name: str) -> None:
     if name not in FAMILIES:
         raise ValueError(f"{name!r} is not a model family; known: {', '.join(FAMILIES)}")
-    return import_module(f"megaxf.models.{name}")

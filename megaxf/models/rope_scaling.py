@@ -7,10 +7,12 @@ the factor that cosine and sine are multiplied by.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+if TYPE_CHECKING:
+    import torch
 
 Stretch = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -19,6 +21,8 @@ Length = Annotated[int, Field(gt=0)]
 
 def plain_frequencies(head_dim: int, theta: float, device: torch.device | str = "cpu") -> torch.Tensor:
     """theta^(-2i/d) for i = 0 .. d/2 - 1, fp32."""
+    import torch
+
     return 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
 
 
@@ -87,6 +91,8 @@ class YarnScaling(Scaling):
 
     def apply(self, plain: torch.Tensor, head_dim: int, theta: float) -> tuple[torch.Tensor, float]:
         """See the module."""
+        import torch
+
         low, high = self._pair(self.beta_fast, head_dim, theta), self._pair(self.beta_slow, head_dim, theta)
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)

@@ -13,7 +13,7 @@ from data_pipeline.stream.store import is_url
 
 if TYPE_CHECKING:
     from megaxf.convert.interface import Trained
-    from megaxf.models.llama import Config
+    from megaxf.models.llama_config import Config
 
 
 def open_source(path: str | Path) -> Trained:
@@ -60,10 +60,10 @@ def model_config(settings: Mapping[str, Any], origin: str) -> Config:
     from pydantic import ValidationError
 
     from megaxf.config_errors import ConfigError, explain
-    from megaxf.models.registry import family
+    from megaxf.models.registry import config_type
 
     fields = dict(settings["model"])
-    config_class: type[Config] = family(fields.pop("family", "llama")).Config
+    config_class: type[Config] = config_type(fields.pop("family", "llama"))
     try:
         return config_class.model_validate(fields)
     except ValidationError as error:

@@ -44,6 +44,22 @@ def test_help_is_light(words):
     assert f"usage: megaxf {' '.join(words[:-1])}" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "plan layout tiny --gpu h100 --batch 8",
+        "plan memory {root}/configs/runs/llama3-8b-64.yaml --world-size 64",
+    ],
+)
+def test_planning_does_without_torch(words):
+    """Its import takes seconds."""
+    words = words.format(root=Path(__file__).parents[2]).split()
+    code = f"import sys; from launch.megaxf import main\nmain({words})\nsys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "activations" in done.stdout
+
+
 def test_laws(capsys):
     assert main(["plan", "laws", "--flops", "5.76e23"]) == 0
     assert "10.4 to 29.1" in capsys.readouterr().out

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from megaxf.models.llama import Config
+from megaxf.models.llama_config import Config
 
 
 def problems(settings):

@@ -1,6 +1,6 @@
 """Architectures by their numbers alone."""
 
-from megaxf.models.llama import Config
+from megaxf.models.llama_config import Config
 
 
 def shape(vocab, hidden, layers, ffn, heads, kv_heads, **more):

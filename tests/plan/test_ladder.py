@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from megaxf.config import validate
-from megaxf.models.registry import family
+from megaxf.models.registry import config_type
 from megaxf.plan.errors import PlanError
 from megaxf.plan.fit.identify import check_runs
 from megaxf.plan.fit.runs import Points
@@ -12,7 +12,7 @@ from megaxf.plan.ladder import hint, ladder, page, shape_of
 from megaxf.plan.laws.table import law, surface
 from megaxf.plan.parameters import count
 
-BUILD = family("llama").Config.model_validate
+BUILD = config_type("llama").model_validate
 MODEL = {
     "vocab_size": 4096,
     "hidden_size": 512,
@@ -101,7 +101,7 @@ def test_shapes_are_near_in_size_and_proportioned(parameters, vocabulary):
 
 @pytest.mark.parametrize(("name", "more"), [("gpt2", {}), ("gpt_neox", {"rotary_pct": 0.5})])
 def test_shapes_of_other_families(name, more):
-    build, sizes = family(name).Config.model_validate, MODEL.keys() - {"num_key_value_heads", "rope_theta"}
+    build, sizes = config_type(name).model_validate, MODEL.keys() - {"num_key_value_heads", "rope_theta"}
     model = {key: MODEL[key] for key in sizes} | {"intermediate_size": 2048, "family": name} | more
     shape = shape_of(build(model).model_dump(), build, 3e7)
     assert count(build(shape)).total == pytest.approx(3e7, rel=0.12)

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from megaxf.config import load_model
-from megaxf.models.llama import Config
-from megaxf.models.registry import family
+from megaxf.models.llama_config import Config
+from megaxf.models.registry import config_type, family
 from megaxf.plan.parameters import count
 from tests.plan.shapes import shape
 
@@ -93,7 +93,7 @@ def llama(draw):
 
 def gpt(draw, name, **more):
     heads = draw.randint(1, 6)
-    return family(name).Config(
+    return config_type(name)(
         vocab_size=draw.randint(10, 500),
         hidden_size=heads * 2 * draw.randint(1, 20),
         intermediate_size=draw.randint(8, 300),

@@ -37,13 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes the run files."""
     from megaxf.config import load_run, to_yaml, validate
-    from megaxf.models.registry import family
+    from megaxf.models.registry import config_type
     from megaxf.plan.ladder import hint, ladder, page
     from megaxf.plan.laws.files import find
 
     base = load_run(arguments.run_file, arguments.settings).model_dump(mode="json")
     build, form, folder = (
-        family(base["model"]["family"]).Config.model_validate,
+        config_type(base["model"]["family"]).model_validate,
         find(arguments.law).form,
         arguments.output,
     )

@@ -7,7 +7,7 @@ import pytest
 
 from megaxf.config import validate
 from megaxf.config_files import parse_yaml
-from megaxf.models.llama import Config
+from megaxf.models.llama_config import Config
 from megaxf.plan.errors import PlanError
 from megaxf.plan.parameters import count
 from megaxf.plan.shape.page import model_file, page, settings, values

@@ -141,6 +141,6 @@ FULL_DISK = """
 def test_full_disk_leaves_the_old_checkpoint_and_no_litter(tmp_path):
     helper = str(Path(__file__).with_name("conftest.py"))
     command = [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path), helper]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "intact\n"), done.stderr
     assert names(tmp_path) == ["step-00000001"]

@@ -28,7 +28,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-TIMEOUT = 120.0
+TIMEOUT = 300.0
 """Seconds that one call may take."""
 GRACE = 5.0
 """Seconds that the other ranks get once one has failed."""

@@ -32,7 +32,7 @@ def processes(environments):
         subprocess.Popen(command, env=clean | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for env in environments
     ]
-    outputs = [process.communicate(timeout=120) for process in started]
+    outputs = [process.communicate(timeout=300) for process in started]
     return [process.returncode for process in started], outputs
 
 

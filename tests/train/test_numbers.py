@@ -4,6 +4,7 @@ import json
 import math
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch.distributed as dist
 
 from data_pipeline.format.writer import DatasetWriter
 from megaxf.config_errors import ConfigError
-from megaxf.engine import create
+from megaxf.engine import create, stopwatch
 from megaxf.train import loop
 from megaxf.train.guards import Outcome
 from megaxf.train.guards.numbers import LossWindow
@@ -195,29 +196,35 @@ def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_both(make, run_
     assert all(torch.isfinite(tensor).all() for tensor in weights(run).values())
 
 
-def sleepy_start(run):
-    """Rank 1's forward passes take a tenth of a second more."""
+def slow_start(run):
+    """Forward passes take a hundred seconds on rank 1 and ten on the other, by a clock that nothing else moves."""
+    now = 0.0
 
     def slow(*arguments):
         engine = create(*arguments)
-        if dist.get_rank() == 1:
-            plain = engine._objective._loss
-            engine._objective._loss = lambda *given, **named: time.sleep(0.1) or plain(*given, **named)
+        plain = engine._objective._loss
+
+        def late(*given, **named):
+            nonlocal now
+            now += 100.0 if dist.get_rank() == 1 else 10.0
+            return plain(*given, **named)
+
+        engine._objective._loss = late
         return engine
 
-    loop.create = slow
+    loop.create, stopwatch.time = slow, SimpleNamespace(perf_counter=lambda: now)
     try:
         return start(run)
     finally:
-        loop.create = create
+        loop.create, stopwatch.time = create, time
 
 
 def test_a_slow_rank_is_named(make, run_on):
     run = make(train={"steps": 4}, guards={"stragglers_every": 2, "straggler_ratio": 1.4})
-    for outcome, said in run_on(2, sleepy_start, run):
+    for outcome, said in run_on(2, slow_start, run):
         assert outcome == Outcome.DONE
         assert sum("slow by themselves: rank 1 (" in sentence for sentence in said) >= 1
-    assert all(slow["rank"] == 1 and slow["seconds"] > 0.1 for one in found(run) for slow in one["slow"])
+    assert all(slow["rank"] == 1 and slow["seconds"] > 100 for one in found(run) for slow in one["slow"])
 
 
 def test_a_flipped_bit_of_one_replica_is_named_on_both_ranks_in_the_same_step(make, run_on):

@@ -137,14 +137,14 @@ class Batches:
 
         With `out`, of the right shape, no memory is allocated for it.
         """
-        samples = self.samples(first_sample, count)
+        block = self._planner.block(first_sample, count)
         if self._in_store:
             self._need(self._planner.coming(), count)
-        out = out or Buffer(count, samples.sequence_length, self.isolate_documents)
-        readers = self._readers[samples.sequence_length]
-        for (number, epoch), (places, rows) in samples.by_source().items():
-            readers[number].fill(out, places, epoch, rows)
-        return out.finish()._replace(sources=samples.source)
+        out = out or Buffer(count, block.sequence_length, self.isolate_documents)
+        readers = self._readers[block.sequence_length]
+        for source, epoch, places, rows in block.parts:
+            readers[source].fill(out, places, epoch, rows)
+        return out.finish(block.source)
 
     def evaluation_rows(self, source: str) -> EvaluationRows:
         """The rows of one source in fixed order, the last partial one included."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,12 @@ import numpy as np
 from data_pipeline.order.cuts import CutOrder, EpochOrder
 from data_pipeline.order.permutation import Int64
 from data_pipeline.order.phases import Phases, Stretch
+
+Part = tuple[int, int, list[int], list[int]]
+"""(source, epoch, places, rows): the samples of a block that come from one epoch of one source, by place in the block.
+
+A plain tuple, since every batch has one or more.
+"""
 
 
 class Samples(NamedTuple):
@@ -27,23 +34,42 @@ class Samples(NamedTuple):
         """Some of them."""
         return Samples(self.source[chosen], self.epoch[chosen], self.row[chosen], self.sequence_length)
 
+    def parts(self, size: int) -> list[list[Part]]:
+        """For each block of `size` samples, the last of which may be shorter: what it takes from each source."""
+        order, edges = self._runs(np.arange(len(self.row)) // size)
+        first = order[edges[:-1]]
+        places, rows = (order % size).tolist(), self.row[order].tolist()
+        blocks: list[list[Part]] = [[] for _ in range(0, len(order), size)]
+        numbers, sources, epochs = (first // size).tolist(), self.source[first].tolist(), self.epoch[first].tolist()
+        for block, source, epoch, begin, end in zip(numbers, sources, epochs, edges[:-1], edges[1:], strict=True):
+            blocks[block].append((source, epoch, places[begin:end], rows[begin:end]))
+        return blocks
+
     def groups(self) -> Iterator[tuple[int, int, Int64]]:
         """For each source and epoch that occurs: (source, epoch, the places [n] of its samples, ascending)."""
-        order = np.lexsort((self.epoch, self.source))
-        source, epoch = self.source[order], self.epoch[order]
-        edges = np.flatnonzero((np.diff(source) != 0) | (np.diff(epoch) != 0)) + 1
-        for places in np.split(order, edges) if len(order) else []:
+        order, edges = self._runs(np.zeros_like(self.row))
+        for begin, end in pairwise(edges):
+            places = order[begin:end]
             yield int(self.source[places[0]]), int(self.epoch[places[0]]), places
 
-    def by_source(self) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
-        """(source, epoch) -> the places of its samples and their rows: as `groups`, faster for a few samples."""
-        found: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
-        samples = zip(self.source.tolist(), self.epoch.tolist(), self.row.tolist(), strict=True)
-        for place, (source, epoch, row) in enumerate(samples):
-            places, rows = found.setdefault((source, epoch), ([], []))
-            places.append(place)
-            rows.append(row)
-        return found
+    def _runs(self, block: Int64) -> tuple[Int64, list[int]]:
+        """The places by block, source and epoch, and where in that order another of them begins; the end too."""
+        order = np.lexsort((self.epoch, self.source, block))
+        changed = np.zeros(max(0, len(order) - 1), np.bool_)
+        for key in (block, self.source, self.epoch):
+            sorted_key = key[order]
+            changed |= sorted_key[1:] != sorted_key[:-1]
+        changes = np.flatnonzero(changed) + 1
+        return order, [0, *changes.tolist(), len(order)] if len(order) else [0]
+
+
+class Block(NamedTuple):
+    """Samples that are read together."""
+
+    parts: list[Part]
+    source: Int64
+    """As in `Samples`."""
+    sequence_length: int
 
 
 class SampleOrder:

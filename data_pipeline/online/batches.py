@@ -131,7 +131,7 @@ class OnlineBatches:
             ends = np.concatenate([block.ends for block in self._window])
             rows, columns = np.divmod(ends[(ends > start) & (ends < stop)] - start - 1, length)
             # Where a row begins with a document, that is what the last label of the row before must not be.
-            out.begin_documents([rows * (length + 1) + columns + 1])
+            out.begin_documents(rows * (length + 1) + columns + 1)
         return out.finish()
 
     def use(self, samples: int) -> list[SourceUse]:

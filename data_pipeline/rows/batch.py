@@ -60,20 +60,21 @@ class Buffer:
         self.isolate_documents = isolate_documents
         self.block = allocate((rows, sequence_length + 1))
         """Tokens, one more a row than it has inputs."""
-        self._tokens = self.block[:, :-1]
+        self._tokens, self._next = self.block[:, :-1], self.block[:, 1:]
         self._allocate = allocate
         self._labels: Int64 | None = None
         self._positions = allocate(shape) if isolate_documents and numbers else None
         self._ids = allocate(shape) if isolate_documents and numbers else None
         self._columns = np.arange(rows * sequence_length)
-        self._begins = np.zeros(rows * sequence_length + 1, np.bool_)
+        # Where rows begin, the end of the last, and one more that is never given out.
+        self._row_bounds = np.arange(rows + 2) * sequence_length
         self._starts: list[Int64] = []
         self._ignored: list[tuple[Int64, NDArray[np.bool_] | None]] = []
         self._padded: list[tuple[int, int]] = []
 
-    def begin_documents(self, places: list[Int64]) -> None:
+    def begin_documents(self, places: Int64) -> None:
         """Documents (or padding) begin at these places of the flat block: each row * (sequence_length + 1) + column."""
-        self._starts += places
+        self._starts.append(places)
 
     def ignore(self, rows: Sequence[int], labels: NDArray[np.bool_] | None = None) -> None:
         """These labels of these rows, [rows, sequence_length] bool, do not count; None: none of them does."""
@@ -83,38 +84,37 @@ class Buffer:
         """The labels of a row from this column on do not count."""
         self._padded.append((row, column))
 
-    def finish(self) -> Batch:
-        """The batch, once every row is filled."""
+    def finish(self, sources: Int64 | None = None) -> Batch:
+        """The batch, once every row is filled; `sources` [rows]: the number of the source of each."""
         starts, ignored, padded = self._starts, self._ignored, self._padded
         self._starts, self._ignored, self._padded = [], [], []
         if not (ignored or padded or self.isolate_documents):
-            return Batch(self._tokens, self.block[:, 1:])
+            return Batch(self._tokens, self._next, sources=sources)
         if self._labels is None:
             self._labels = self._allocate(self._tokens.shape)
-        np.copyto(self._labels, self.block[:, 1:])
+        np.copyto(self._labels, self._next)
         for row, column in padded:
             self._labels[row, column:] = IGNORE
         for rows, labels in ignored:
             self._labels[rows] = IGNORE if labels is None else np.where(labels, IGNORE, self._labels[rows])
         if not self.isolate_documents:
-            return Batch(self._tokens, self._labels)
+            return Batch(self._tokens, self._labels, sources=sources)
         bounds = self._separate(starts)
         self._number(bounds)
-        return Batch(self._tokens, self._labels, self._positions, self._ids, bounds)
+        return Batch(self._tokens, self._labels, self._positions, self._ids, bounds, sources)
 
     def _separate(self, starts: list[Int64]) -> Int64:
         """The first token of a document is no target of the one before. Returns the bounds of the batch."""
         assert self._labels is not None
         length = self._labels.shape[1]
-        places = np.concatenate([np.empty(0, np.int64), *starts])
+        places = np.concatenate(starts) if starts else np.empty(0, np.int64)
         # A place counts one column a row more than an input does. One in that last column falls on the next row's
         # first input, where a segment begins anyway.
         inputs = places - places // (length + 1)
         self._labels.reshape(-1)[inputs - 1] = IGNORE
-        self._begins[:] = False
-        self._begins[::length] = True
-        self._begins[inputs] = True
-        return np.flatnonzero(self._begins)
+        bounds = np.concatenate([inputs, self._row_bounds])
+        bounds.sort()
+        return bounds[:-1][bounds[1:] != bounds[:-1]]
 
     def _number(self, bounds: Int64) -> None:
         if self._positions is None or self._ids is None:

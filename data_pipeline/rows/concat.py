@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -31,6 +32,8 @@ class ConcatRows:
     def __init__(self, dataset: TokenDataset, sequence_length: int, seed: int, source: str):
         self._dataset, self._length, self._seed, self._source = dataset, sequence_length, seed, source
         self.rows = row_count(dataset.tokens, sequence_length)
+        self.shift = lru_cache(maxsize=2)(self._shift)
+        """By how much the cuts of an epoch are moved on, below S; 0 in the first. A batch can lie in two epochs."""
 
     @property
     def rows_per_shard(self) -> Int64:
@@ -40,18 +43,17 @@ class ConcatRows:
 
     def pieces(self, epoch: int, rows: Sequence[int]) -> list[Piece]:
         """The tokens of rows: one piece each, but two where a row goes over the end of the split."""
-        shift, size, tokens = self.shift(epoch), self._length, self._dataset.tokens
-        found: list[Piece] = []
-        for number, row in enumerate(rows):
-            start = (row * size + shift) % tokens
-            length = min(size + 1, tokens - start)
-            found.append((number, 0, start, length))
-            if length <= size:
-                found.append((number, length, 0, size + 1 - length))
+        shift, width, tokens = self.shift(epoch), self._length + 1, self._dataset.tokens
+        found = [(number, 0, row * self._length + shift, width) for number, row in enumerate(rows)]
+        over = (self.rows - 1) * self._length + shift + width - tokens
+        if over > 0:
+            # Only the last row of an epoch can go over the end.
+            for number in (number for number, row in enumerate(rows) if row == self.rows - 1):
+                found[number] = (number, 0, tokens - width + over, width - over)
+                found.append((number, width - over, 0, over))
         return found
 
-    def shift(self, epoch: int) -> int:
-        """By how much the cuts of an epoch are moved on, below S; 0 in the first."""
+    def _shift(self, epoch: int) -> int:
         if epoch == 0:
             return 0
         digest = hashlib.blake2b(f"{self._seed}\0{self._source}\0{epoch}\0shift".encode(), digest_size=16).digest()

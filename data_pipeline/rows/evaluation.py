@@ -38,5 +38,5 @@ class EvaluationRows:
         padding = pad(pieces, every, out, self.dataset.manifest.eod_id)
         if self.isolate_documents:
             found = boundaries(self.dataset, pieces, every, width, inner=True)
-            out.begin_documents([*found, np.asarray(padding, np.int64)])
+            out.begin_documents(np.append(found, np.asarray(padding, np.int64)))
         return out.finish()

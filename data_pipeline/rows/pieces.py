@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_pipeline.format.dataset import Int64, TokenDataset
 from data_pipeline.rows.batch import Buffer
@@ -35,19 +37,30 @@ def fill_pieces(dataset: TokenDataset, pieces: Sequence[Piece], rows: Sequence[i
     No label counts of a row that holds tokens of a shard which the run goes without.
     """
     flat, width = out.block.reshape(-1), out.block.shape[1]
-    is_out, starts = dataset.files.is_out, dataset.shard_starts_list
+    is_out, tokens, starts = dataset.files.is_out, dataset.shard_tokens, dataset.shard_starts_list
+    # One call copies all pieces that stand one behind the other in the block.
+    run: list[NDArray[Any]] = []
+    begin = end = 0
     for row, column, start, length in pieces:
         shard = bisect_right(starts, start) - 1
         local = start - starts[shard]
-        found = dataset.shard_tokens(shard)[local : local + length]
+        found = tokens(shard)[local : local + length]
         out_of_run = is_out(shard)
         if len(found) < length:
             found = dataset.read(start, start + length)
             out_of_run = any(map(is_out, range(shard, bisect_right(starts, start + length - 1))))
         place = rows[row] * width + column
-        flat[place : place + length] = found
+        if run and place != end:
+            np.concatenate(run, out=flat[begin:end])
+            run = []
+        if not run:
+            begin = place
+        run.append(found)
+        end = place + length
         if out_of_run:
             out.ignore([rows[row]])
+    if run:
+        np.concatenate(run, out=flat[begin:end])
 
 
 def pad(pieces: Sequence[Piece], rows: Sequence[int], out: Buffer, eod_id: int) -> list[int]:
@@ -66,17 +79,15 @@ def pad(pieces: Sequence[Piece], rows: Sequence[int], out: Buffer, eod_id: int) 
     return places
 
 
-def boundaries(
-    dataset: TokenDataset, pieces: Sequence[Piece], rows: Sequence[int], width: int, inner: bool
-) -> list[Int64]:
+def boundaries(dataset: TokenDataset, pieces: Sequence[Piece], rows: Sequence[int], width: int, inner: bool) -> Int64:
     """The places of a flattened block of rows of this width at which documents begin, other than at a row's beginning.
 
     inner: pieces may hold several documents.
     """
     found = [np.asarray([rows[row] * width + column for row, column, _, _ in pieces if column], np.int64)]
-    if not inner:
-        return found
-    starts = dataset.shard_starts_list
+    if not (inner and pieces):
+        return found[0]
+    starts, shifts, counts = dataset.shard_starts_list, [], []
     edges = np.asarray([(start + 1, start + length) for _, _, start, length in pieces])
     for (row, column, start, length), within in zip(pieces, edges, strict=True):
         shard = bisect_right(starts, start) - 1
@@ -86,6 +97,9 @@ def boundaries(
             ends = ends[low:high]
         else:
             ends = dataset.boundaries(start, start + length)
-        if len(ends):
-            found.append(ends + (rows[row] * width + column - start))
-    return found
+        found.append(ends)
+        shifts.append(rows[row] * width + column - start)
+        counts.append(len(ends))
+    places = np.concatenate(found)
+    places[len(found[0]) :] += np.repeat(shifts, counts)
+    return places

@@ -88,9 +88,7 @@ class RowReader:
         return self._rows.rows * self._parts
 
     def pieces(self, epoch: int, rows: Sequence[int]) -> list[Piece]:
-        """The stretches of the split that rows are made of. Raises DataError where there is no such row."""
-        if rows and not 0 <= min(rows) <= max(rows) < self.rows():
-            raise DataError(f"has rows 0 to {self.rows() - 1}, not {min(rows)} to {max(rows)}", self.dataset.folder)
+        """The stretches of the split that rows are made of."""
         if self._parts == 1:
             return self._rows.pieces(epoch, rows)
         whole = self._rows.pieces(epoch, [row // self._parts for row in rows])
@@ -102,9 +100,17 @@ class RowReader:
         return Buffer(rows, self.options.sequence_length, self.options.isolate_documents, numbers)
 
     def read(self, epoch: int, rows: Int64, out: Buffer | None = None) -> Batch:
-        """The rows with these numbers, in this order. With `out`, of as many rows, nothing is allocated for them."""
-        out = out or self.buffer(len(rows))
-        self.fill(out, range(len(rows)), epoch, rows.tolist())
+        """The rows with these numbers, in this order. With `out`, of as many rows, nothing is allocated for them.
+
+        Raises DataError where there is no such row.
+        """
+        numbers = rows.tolist()
+        if numbers and not 0 <= min(numbers) <= max(numbers) < self.rows():
+            raise DataError(
+                f"has rows 0 to {self.rows() - 1}, not {min(numbers)} to {max(numbers)}", self.dataset.folder
+            )
+        out = out or self.buffer(len(numbers))
+        self.fill(out, range(len(numbers)), epoch, numbers)
         return out.finish()
 
     def fill(self, out: Buffer, places: Sequence[int], epoch: int, rows: Sequence[int]) -> None:
@@ -119,10 +125,11 @@ class RowReader:
         if not (out.isolate_documents or self._after is not None or middle):
             return
         starts = boundaries(self.dataset, pieces, places, options.sequence_length + 1, not self._rows.pads)
-        starts.append(np.asarray(padding, np.int64))
+        if padding:
+            starts = np.append(starts, padding)
         if middle:
             keys = [f"{options.seed}\0{options.source}\0{epoch}\0{row}" for row in rows]
-            middle.apply(out.block, places, np.concatenate(starts), eod_id, keys)
+            middle.apply(out.block, places, starts, eod_id, keys)
         if self._after is not None:
-            out.ignore(places, before_token(out.block, places, np.concatenate(starts), self._after))
+            out.ignore(places, before_token(out.block, places, starts, self._after))
         out.begin_documents(starts)

@@ -245,3 +245,4 @@ def test_plans_give_what_single_questions_give(tmp_path):
         fresh = batches(a, b, order=replace(plan, skips=[(33, 40)]))
         for found, expected in zip(used.samples(first, count), fresh.samples(first, count), strict=True):
             assert np.array_equal(found, expected)
+        assert np.array_equal(used.rows(first, count).tokens, fresh.rows(first, count).tokens)

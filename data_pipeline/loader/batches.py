@@ -31,6 +31,7 @@ from data_pipeline.rows.batch import Batch, Buffer
 from data_pipeline.rows.evaluation import EvaluationRows
 from data_pipeline.rows.reader import RowReader
 from data_pipeline.stream.options import CacheOptions
+from data_pipeline.stream.quarantine import Quarantine
 
 _AHEAD = 192
 """Batches beyond the plan whose shards a store is asked for: minutes of training."""
@@ -59,6 +60,7 @@ class Batches:
         self.isolate_documents = isolate_documents
         self.order = order or OrderOptions()
         self.longest = self.order.longest(sequence_length)
+        self._cache = cache
         self._sources = [as_source(sources[name]) for name in self.names]
         self.datasets = [open_dataset(source.folder, split, cache) for source in self._sources]
         self._in_store = any(not isinstance(dataset.files, LocalFiles) for dataset in self.datasets)
@@ -126,7 +128,19 @@ class Batches:
             "phases": phases,
             "skips": [list(one) for one in self.order.skips],
             "sources": sources,
+            "quarantined": self._quarantined(),
         }
+
+    def _quarantined(self) -> dict[str, list[str]]:
+        """The shards of each source that any rank has found damaged so far, and that the run goes without."""
+        folder = self._cache and self._cache.quarantine
+        if folder is None:
+            return {}
+        found = {
+            name: sorted(Quarantine(folder, dataset.manifest, self.split).reasons)
+            for name, dataset in zip(self.names, self.datasets, strict=True)
+        }
+        return {name: shards for name, shards in found.items() if shards}
 
     def samples(self, first_sample: int, count: int) -> Samples:
         """The source, epoch and row of samples first_sample, first_sample + 1, ... of the run."""

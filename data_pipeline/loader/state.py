@@ -1,6 +1,7 @@
 """What decides about the samples of a run, as plain values: for the fingerprint, and to say what a resumed run changed.
 
-A few hundred bytes of JSON, the same on every rank; the number of samples read is all that changes while a run goes on.
+A few hundred bytes of JSON, the same on every rank; while a run goes on the number of samples read changes, and shards
+of a store may turn out to be damaged.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ _FIXED = {
 }
 """What holds for a whole run, and what follows when it changes."""
 
+_MOVES = ("samples", "quarantined")
+"""What changes while a run goes on."""
+
 
 def fingerprint(state: State) -> str:
-    """Changes when anything changes that decides about the content of a batch; the number of samples does not count."""
-    decides = {name: value for name, value in state.items() if name != "samples"}
+    """Changes when a setting or the data change in a way that decides about the content of a batch."""
+    decides = {name: value for name, value in state.items() if name not in _MOVES}
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
 
@@ -37,7 +41,7 @@ def describe_change(old: State, new: State) -> list[str]:
     ]
     sentences += _sources(old["sources"], new["sources"])
     sentences += _phases(old, new)
-    return sentences + _skips(old, new)
+    return sentences + _skips(old, new) + _quarantined(old, new)
 
 
 def _sources(old: Mapping[str, list[str]], new: Mapping[str, list[str]]) -> list[str]:
@@ -80,6 +84,22 @@ def _skips(old: State, new: State) -> list[str]:
     # Samples are numbered with the skipped ones, positions without.
     position = first - sum(last - begin + 1 for begin, last in before & after if last < first)
     return [f"skips were {sorted(before)} and are {sorted(after)}: {_follows(position, old['samples'])}"]
+
+
+def _quarantined(old: State, new: State) -> list[str]:
+    """Checkpoints of earlier versions, and text that is tokenised while training, know of no such shards."""
+    before, after = (state.get("quarantined", {}) for state in (old, new))
+    sentences = []
+    for name in sorted(before.keys() | after.keys()):
+        was, now = set(before.get(name, ())), set(after.get(name, ()))
+        if back := sorted(was - now):
+            sentences.append(
+                f"source {name} is read with {', '.join(back)} again, which was left out as damaged; to go on without, "
+                "copy the folder quarantine of the old run into the new one"
+            )
+        if out := sorted(now - was):
+            sentences.append(f"source {name} goes without {', '.join(out)}, found damaged")
+    return sentences
 
 
 def _follows(changed: int, samples: int) -> str:

@@ -52,6 +52,10 @@ class TorchBatch(NamedTuple):
         """The number of targets that count in the loss."""
         return int((self.labels != IGNORED).sum())
 
+    def idle_rows(self) -> int:
+        """The number of rows without a target that counts."""
+        return int((self.labels == IGNORED).all(1).sum())
+
 
 def to_torch(batch: ArrayBatch, device: torch.device | str) -> TorchBatch:
     """The same rows on a device, int64, in memory of their own: that of the loader is used again.

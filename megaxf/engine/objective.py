@@ -46,7 +46,8 @@ def taken_apart(loss: torch.Tensor, nll: torch.Tensor) -> tuple[torch.Tensor, to
 class Sums:
     """The sums of one step, over its micro-batches and the ranks that see other tokens.
 
-    One message before the forward passes, the number of targets, which every gradient is divided by; one after them.
+    One message before the forward passes, the number of targets, which every gradient is divided by, and of rows
+    without any; one after them.
 
     sources: how many the rows come from, where losses are wanted for each of them.
     """
@@ -60,7 +61,8 @@ class Sums:
         sources: int = 0,
     ) -> None:
         self._axis, self._device, self._limit, self._left = axis, device, loss_limit, len(batches)
-        self.tokens = int(sum_numbers([sum(batch.counted() for batch in batches)], axis, device)[0])
+        counted = [sum(batch.counted() for batch in batches), sum(batch.idle_rows() for batch in batches)]
+        self.tokens, self.idle_rows = map(int, sum_numbers(counted, axis, device))
         self.scale = 1 / max(self.tokens, 1)
         """What a summed loss is multiplied by; a batch without a target gives a gradient of zero."""
         self._sums = torch.zeros(3 + 2 * sources, dtype=torch.float64, device=device)
@@ -100,6 +102,7 @@ class Sums:
             z_loss=z_loss * self.scale,
             grad_norm=grad_norm,
             tokens=self.tokens,
+            idle_rows=self.idle_rows,
             refused=refused > 0,
             by_source=tuple(zip(by_source[:half], map(round, by_source[half:]), strict=True)),
         )

@@ -27,6 +27,8 @@ class StepResult(NamedTuple):
     changed nothing on any rank."""
     tokens: int
     """Counted targets of the global batch."""
+    idle_rows: int = 0
+    """Rows of the global batch without such a target."""
     by_source: tuple[tuple[float, int], ...] = ()
     """For each source of the data, where there are several: sum of negative log-likelihoods, counted targets."""
     skipped: bool = False

@@ -216,6 +216,7 @@ class Trainer:
             hfu=mfu(again, speed, self.mesh.world_size, self.peak.flops),
             data_wait=self.feed.waited / seconds,
             memory_bytes=memory(self.device),
+            idle_rows=result.idle_rows,
             skipped_steps=self.skipped,
             source_losses=self._source_losses(result),
         )

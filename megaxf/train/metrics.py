@@ -48,6 +48,9 @@ class TrainRecord:
     """Share of the step that was spent waiting for data, on rank 0."""
     memory_bytes: int
     """Rank 0: most memory allocated on the GPU so far, or resident memory of the process without one."""
+    idle_rows: int = 0
+    """Of this step, without a target that counts: those of damaged shards that the run goes without, and of sources
+    with train_on: none."""
     skipped_steps: int = 0
     """Of this start so far: steps that changed nothing, since a gradient overflowed in fp16."""
     source_losses: dict[str, float] = field(default_factory=dict)
@@ -68,6 +71,7 @@ TAGS = {
     "hfu": "throughput/hfu",
     "data_wait": "throughput/data_wait",
     "memory_bytes": "throughput/memory_bytes",
+    "idle_rows": "train/idle_rows",
     "skipped_steps": "train/skipped_steps",
 }
 """Field of a TrainRecord -> TensorBoard tag, over steps."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+from data_pipeline.loader.batches import Batches
 from data_pipeline.loader.settings import OrderOptions, PhaseOptions
 from data_pipeline.loader.state import describe_change
 from data_pipeline.order.lanes import Lanes
+from data_pipeline.stream.options import CacheOptions
+from tests.data_pipeline.faulty_store import QUICK, build_set
 from tests.data_pipeline.test_loader import batches, labelled, write
 
 
@@ -66,3 +69,25 @@ def test_a_skip_is_placed_by_what_was_read(tmp_path):
         "skips were [(10, 19)] and are [(10, 19), (108, 140)]: "
         "2 samples were read since; the run goes on as if this had held from there on"
     )
+
+
+def test_shards_found_damaged_are_in_the_state_and_do_not_make_it_another_run(tmp_path):
+    build_set(tmp_path / "a", 5)
+
+    def opened(run: str) -> Batches:
+        damage = {"storage_options": {"flip": {"shard-00001.bin": 99}}, "on_damage": "skip"}
+        cache = CacheOptions(tmp_path / run / "cache", 1 << 30, retries=QUICK, quarantine=tmp_path / run, **damage)
+        return Batches({"a": (f"faulty://{tmp_path}/a", 1.0)}, "train", 60, seed=1, cache=cache)
+
+    run = opened("run")
+    before, sound = run.fingerprint, run.state(0)
+    run.rows(0, run.row_counts[0])
+    damaged = json.loads(json.dumps(run.state(9)))
+    assert damaged["quarantined"] == {"a": ["shard-00001"]}
+    assert run.fingerprint == before
+    assert describe_change(damaged, opened("run").state(9)) == []
+    assert describe_change(sound, damaged) == ["source a goes without shard-00001, found damaged"]
+    [sentence] = describe_change(damaged, opened("another run").state(9))
+    assert sentence.startswith("source a is read with shard-00001 again")
+    del damaged["quarantined"]  # as earlier versions wrote it
+    assert describe_change(damaged, sound) == []

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from megaxf.engine import micro_batches
+from megaxf.engine.batch import IGNORED
 from tests.distributed.tiny import global_batch, own_rows, tiny_engine, tiny_mesh, tiny_run
 
 SOURCES = torch.tensor([2, 0, 2, 2, 0, 2, 0, 2])
@@ -53,3 +54,17 @@ def test_each_source_has_the_loss_of_its_rows(run_on, layout):
 
 def test_one_source_is_not_told_apart(run_on):
     assert run_on(1, step, "a", {}, {})[0].by_source == ()
+
+
+def without_targets():
+    run = run_of("a", {}, {})
+    batch = global_batch(3, run)
+    batch.labels[[1, 6]] = IGNORED
+    batch.labels[2, :5] = IGNORED
+    rows = micro_batches(own_rows(batch, tiny_mesh(run)), run.train.micro_batch_size)
+    return tiny_engine(run).train_step(rows, 1e-3).idle_rows
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_rows_without_a_target_are_counted_over_all_ranks(run_on, ranks):
+    assert set(run_on(ranks, without_targets)) == {2}

@@ -43,6 +43,7 @@ def test_three_steps_of_four_rows_are_192_tokens(make):
     assert column(run, "tokens")[-1] == 192
     start(run)
     assert column(run, "tokens")[-1] == 384
+    assert column(run, "idle_rows") == [0] * 6
 
 
 def test_the_peak_is_as_set_or_measured(make):

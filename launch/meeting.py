@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from launch.launchers import Launch, fault
+from launch.signals import STOPPED, asked
 
 FIRST_PORT, PORTS = 15000, 15000
 """Below the range from which systems hand out ports, 32768 on Linux."""
@@ -22,6 +23,8 @@ TRIES = 16
 """Ports of a job; one run a node needs one."""
 ANSWER_SECONDS = 2.0
 """For how long a stranger on one of our ports may say nothing."""
+LOOK_SECONDS = 0.5
+"""How often rank 0 looks at signals and at the time while it waits."""
 LONGEST = 4096
 """Bytes of a message."""
 
@@ -38,7 +41,8 @@ def meet(launch: Launch, word: str, seconds: float) -> str:
     """Wait until all ranks have come; gives the `word` of rank 0 on all of them; collective.
 
     Raises ConfigError where the head node has no name or no free port, where ranks do not come within so many seconds,
-    and where two processes have the same rank.
+    and where two processes have the same rank; SystemExit with code 75 where a signal asks to stop (launch.signals):
+    rank 0 tells those that came.
     """
     assert launch.address is not None
     try:
@@ -50,6 +54,8 @@ def meet(launch: Launch, word: str, seconds: float) -> str:
         ) from None
     deadline = time.monotonic() + seconds
     answer = _receive_all(launch, word, deadline) if launch.rank == 0 else _call(launch, deadline, seconds)
+    if "stop" in answer:
+        raise SystemExit(STOPPED)
     if "fault" in answer:
         raise fault(answer["fault"])
     return str(answer["word"])
@@ -68,11 +74,16 @@ def _receive_all(launch: Launch, word: str, deadline: float) -> dict[str, str]:
     with ExitStack() as connections:
         listener = connections.enter_context(_listen(launch))
         callers = []
+        listener.settimeout(LOOK_SECONDS)
         while len(came) < launch.world_size and "fault" not in answer:
-            listener.settimeout(max(0.01, deadline - time.monotonic()))
+            if asked():
+                answer = {"stop": "a signal"}
+                break
             try:
                 caller = connections.enter_context(listener.accept()[0])
             except TimeoutError:
+                if time.monotonic() < deadline:
+                    continue
                 answer = {"fault": _missing(launch, came)}
                 break
             _write(caller, {"job": launch.job})
@@ -102,8 +113,10 @@ def _listen(launch: Launch) -> socket.socket:
 
 
 def _call(launch: Launch, deadline: float, seconds: float) -> dict[str, Any]:
-    """Other ranks: find rank 0, and wait for its answer."""
+    """Other ranks: find rank 0, and wait for its answer, whatever signals come then: it knows of this rank."""
     while time.monotonic() < deadline:
+        if asked():
+            return {"stop": "a signal"}
         for port in ports(launch):
             try:
                 with socket.create_connection((launch.address, port), timeout=ANSWER_SECONDS) as call:

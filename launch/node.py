@@ -9,26 +9,23 @@ ranks, which get all the time they need to save, and the exit code is that of th
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 if __name__ == "__main__":
     # Python puts this folder first on the path, where launch/megaxf.py would hide the package megaxf.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import psutil
-
 from launch.launchers import HERE, Launch, fault
 from launch.meeting import free_port, meet
-from launch.megaxf import fail
+from launch.megaxf import USER_FAULT, fail
 from launch.rendezvous import connect_seconds, detect
+from launch.signals import STOPPED, HandOn
 from megaxf.config_errors import ConfigError
 
 PRETRAIN = Path(__file__).resolve().with_name("pretrain.py")
-QUIET = (2, 75)
+QUIET = (USER_FAULT, STOPPED)
 """Exit codes about which the ranks have said all."""
 
 
@@ -38,7 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", type=int, default=1, help="ranks of this node: its GPUs (default 1)")
     arguments, rest = parser.parse_known_args(argv)
     try:
-        return run_ranks(torchrun_options(detect(), arguments.ranks), rest)
+        with HandOn() as signals:
+            options = torchrun_options(detect(), arguments.ranks)
+            signals.begin()
+            return run_ranks(options, rest)
     except ConfigError as error:
         return fail(str(error))
 
@@ -65,8 +65,6 @@ def run_ranks(options: Sequence[str], arguments: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-        signal.signal(number, _pass_on)
     try:
         torchrun([*options, str(PRETRAIN), *arguments])
     except ChildFailedError as error:
@@ -76,12 +74,6 @@ def run_ranks(options: Sequence[str], arguments: Sequence[str]) -> int:
             print(error, file=sys.stderr)
         return code if code >= 0 else 128 - code
     return 0
-
-
-def _pass_on(number: int, frame: FrameType | None) -> None:
-    """To the ranks, which know what to do; torchrun itself goes on waiting for them."""
-    for child in psutil.Process().children():
-        child.send_signal(number)
 
 
 if __name__ == "__main__":

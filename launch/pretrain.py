@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 if __name__ == "__main__":
     # Python puts this folder first on the path, where launch/megaxf.py would hide the package megaxf.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+    # A batch system may send them before the trainer listens, or once more when it has ended: they wait.
+    signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM, signal.SIGUSR1})
 
 from launch.megaxf import USER_FAULT, fail, run_verb
 from launch.rendezvous import detect
@@ -30,15 +32,13 @@ PATIENCE_SECONDS = 15
 
 def main(argv: Sequence[str] | None = None, verb: str = "pretrain") -> int:
     """Run a verb as one rank; returns the exit code."""
-    # A batch system may send it before the trainer listens: it is kept until then.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     try:
         rank = detect().rank
     except ConfigError as error:
         return fail(str(error))
     code = run_verb(verb, sys.argv[1:] if argv is None else argv, quiet=rank != 0)
     if code == USER_FAULT and rank != 0:
-        time.sleep(PATIENCE_SECONDS)
+        signal.sigtimedwait({signal.SIGTERM}, PATIENCE_SECONDS)  # A launcher sends it when rank 0 has left.
     return code
 
 

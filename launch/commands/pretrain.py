@@ -5,11 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from launch.launchers import Launch
-    from megaxf.config import Run
 
 HELP = "train a model from a run file, or continue where its run folder stands"
 
@@ -48,27 +43,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check or train; returns the exit code."""
-    from launch.rendezvous import detect
-    from megaxf.config import load_run
+    from launch.signals import held
     from megaxf.config_errors import ConfigError
-    from megaxf.train.initial import complete
 
     if arguments.check:
-        world_size = 1 if arguments.world_size is None else arguments.world_size
-        return _check(load_run(arguments.run_file, arguments.settings, world_size, complete), world_size, arguments)
+        return _check(arguments)
     if arguments.json or arguments.world_size is not None:
         raise ConfigError("command line", ["--json and --world-size have an effect with --check only"])
-    launch = detect()
-    run = load_run(arguments.run_file, arguments.settings, launch.world_size, complete)
-    return _train(run, launch, arguments)
+    with held():  # Before libraries start threads, which take over what is blocked.
+        return _train(arguments)
 
 
-def _check(run: Run[Any], world_size: int, arguments: argparse.Namespace) -> int:
+def _check(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from megaxf.train.initial import open_for_check
+    from megaxf.config import load_run
+    from megaxf.train.initial import complete, open_for_check
     from megaxf.train.resolved import page, resolve
 
+    world_size = 1 if arguments.world_size is None else arguments.world_size
+    run = load_run(arguments.run_file, arguments.settings, world_size, complete)
     resolved = resolve(run, world_size, open_for_check(run))
     if arguments.json:
         print(json.dumps(resolved, indent=1))
@@ -77,9 +71,13 @@ def _check(run: Run[Any], world_size: int, arguments: argparse.Namespace) -> int
     return 2 if resolved["problems"] else 0
 
 
-def _train(run: Run[Any], launch: Launch, arguments: argparse.Namespace) -> int:
-    from launch.rendezvous import connect, disconnect
+def _train(arguments: argparse.Namespace) -> int:
+    from launch.rendezvous import connect, detect, disconnect
+    from megaxf.config import load_run
+    from megaxf.train.initial import complete
 
+    launch = detect()
+    run = load_run(arguments.run_file, arguments.settings, launch.world_size, complete)
     device = connect(launch, run.guards.timeout_seconds)
 
     from megaxf.parallel.mesh import build_mesh

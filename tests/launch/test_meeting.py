@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from launch import meeting
 from launch.launchers import Launch
 from launch.meeting import FIRST_PORT, PORTS, TRIES, meet, ports
 from megaxf.config_errors import ConfigError
@@ -25,6 +26,8 @@ def answers(places, seconds=20.0):
             return meet(launch, f"from {launch.host}", seconds)
         except ConfigError as error:
             return error.problems[0]
+        except SystemExit as end:
+            return end.code
 
     with ThreadPoolExecutor(len(places)) as pool:
         return list(pool.map(one, places))
@@ -99,3 +102,22 @@ def test_a_head_node_without_address_is_named_at_once():
     for rank in range(2):
         with pytest.raises(ConfigError, match=r"rank 0 is on no-such\.invalid, a name that node. cannot find"):
             meet(place(rank, 2, address="no-such.invalid"), "", 60.0)
+
+
+def test_a_signal_ends_the_wait_of_rank_0_and_of_those_that_came(monkeypatch):
+    came = threading.Event()
+    write = meeting._write
+
+    def written(connection, message):
+        write(connection, message)
+        if "rank" in message:
+            came.set()
+
+    monkeypatch.setattr(meeting, "_write", written)
+    monkeypatch.setattr(meeting, "asked", came.is_set)
+    assert answers([place(0, 3), place(1, 3)]) == [75, 75]
+
+
+def test_a_signal_ends_a_rank_that_has_not_found_rank_0(monkeypatch):
+    monkeypatch.setattr(meeting, "asked", lambda: True)
+    assert answers([place(1, 2)]) == [75]

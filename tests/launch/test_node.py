@@ -1,9 +1,5 @@
 """What srun starts once a node: torchrun with a place that all nodes agree on, and the exit code of the ranks."""
 
-import os
-import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -32,17 +28,8 @@ def test_one_node_meets_nobody_and_two_tasks_of_a_node_are_refused():
         node.torchrun_options(Launch(0, 2, 0, 2, "srun", "127.0.0.1", host="here"), 2)
 
 
-@pytest.fixture
-def signals():
-    """Handlers as they were, afterwards."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 @pytest.mark.parametrize(("ended", "code", "said"), [(75, 75, False), (2, 2, False), (1, 1, True), (-9, 137, True)])
-def test_the_exit_code_is_that_of_the_rank_that_failed_first(monkeypatch, signals, capsys, ended, code, said):
+def test_the_exit_code_is_that_of_the_rank_that_failed_first(monkeypatch, capsys, ended, code, said):
     given = []
 
     def torchrun(words):
@@ -56,16 +43,3 @@ def test_the_exit_code_is_that_of_the_rank_that_failed_first(monkeypatch, signal
     assert node.run_ranks(["--nnodes=1"], ["my run.yaml", "a.b=c d"]) == code
     assert given == ["--nnodes=1", str(node.PRETRAIN), "my run.yaml", "a.b=c d"]
     assert ("exitcode" in capsys.readouterr().err) == said
-
-
-def test_signals_are_handed_to_the_ranks_and_torchrun_waits(monkeypatch, signals):
-    code = "import signal, sys; signal.signal(12, lambda *_: sys.exit(0)); signal.signal(10, lambda *_: sys.exit(4))"
-
-    def torchrun(words):
-        rank = subprocess.Popen([sys.executable, "-c", f"{code}; print(flush=True); signal.pause()"], stdout=-1)
-        assert rank.stdout and rank.stdout.readline()
-        os.kill(os.getpid(), signal.SIGUSR1)
-        assert rank.wait(20) == 4
-
-    monkeypatch.setattr(torch.distributed.run, "main", torchrun)
-    assert node.run_ranks([], []) == 0

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -80,6 +81,47 @@ def test_a_signal_to_one_rank_stops_all_and_the_run_continues(write):
     assert second > first
     assert column(run, "step") == list(range(1, second + 1)), "no step lost, none twice"
     assert not any(process.is_running() for process in both)
+
+
+def holds_signals(process):
+    """Whether a process has come so far that no signal kills it: it blocks SIGTERM."""
+    (mask,) = [
+        line.split()[1] for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if "SigBlk" in line
+    ]
+    return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="/proc tells which signals a process blocks")
+def test_a_signal_to_one_rank_during_its_imports_stops_all_before_the_first_step(write):
+    file, run = write(train={"steps": 100_000})
+    launcher, end = torchrun(file), time.monotonic() + 300
+    while not ((both := workers(launcher)) and holds_signals(both[-1])):
+        assert time.monotonic() < end and launcher.poll() is None
+        time.sleep(0.01)
+    both[-1].send_signal(signal.SIGTERM)
+    out, err = launcher.communicate(timeout=300)
+    assert "exitcode  : 75" in err, err
+    assert "stopped after step 0 (" in out
+    assert checkpoints(run) == column(run, "step") == [], "no step is made, so none is saved"
+    assert not any(process.is_running() for process in both)
+
+
+def test_a_signal_ends_a_rank_that_waits_for_others(write):
+    """Rank 0 of 2 under a launcher that started no other: nothing is begun, nothing is written."""
+    file, run = write()
+    with socket.create_server(("", 0)) as free:
+        port = free.getsockname()[1]
+    place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, str(ROOT / "launch" / "pretrain.py"), str(file)]
+    rank = subprocess.Popen(command, env=os.environ | place | {"CUDA_VISIBLE_DEVICES": ""}, stderr=subprocess.PIPE)
+    while rank.poll() is None and not any(
+        each.laddr.port == port for each in psutil.Process(rank.pid).net_connections()
+    ):
+        time.sleep(0.1)
+    rank.send_signal(signal.SIGTERM)
+    assert rank.communicate(timeout=300)[1] == b""
+    assert rank.returncode == 75
+    assert not Path(run.run_folder).exists()
 
 
 def test_a_fault_is_said_once_and_no_rank_hangs(write):

@@ -41,6 +41,7 @@ class Signals:
         """The first signal that came."""
         self._interrupted = math.inf
         self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+        self._blocked: set[signal.Signals] = set()
 
     def asked(self) -> bool:
         """Whether a signal has come."""
@@ -49,12 +50,14 @@ class Signals:
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._receive) for number in self.CAUGHT}
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, self.CAUGHT)  # What came during the start is received now.
+            # What came during the start is received now.
+            self._blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, self.CAUGHT) & set(self.CAUGHT)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._blocked)
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -65,7 +65,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck -x slurm/*
+	$(BIN)/shellcheck -x slurm/*.sh slurm/*.sbatch
 	$(BIN)/python -m pytest -q tests/house
 
 format: $(INSTALLED)

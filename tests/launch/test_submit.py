@@ -178,7 +178,7 @@ def test_exit_code_75_puts_the_job_back_into_the_queue(tmp_path, code, again, ar
 
 
 def test_templates_have_comments_and_pass_shellcheck():
-    scripts = sorted(batch.TEMPLATES.iterdir())
+    scripts = sorted([*batch.TEMPLATES.glob("*.sbatch"), *batch.TEMPLATES.glob("*.sh")])
     assert {"pretrain.sbatch", "pretrain-per-gpu.sbatch", "prepare.sbatch", "sweep.sbatch", "environment.sh"} <= {
         script.name for script in scripts
     }

@@ -1,0 +1,1 @@
+"""The batch scripts; `megaxf submit` fills them in."""

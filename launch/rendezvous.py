@@ -150,6 +150,11 @@ def _address_over_mpi(launch: Launch) -> Launch:
             f"mpirun started {launch.world_size} processes on several hosts, but mpi4py cannot tell them where to meet "
             f"({str(error).splitlines()[0]}); install an MPI library, or set MASTER_ADDR to rank 0's host"
         ) from None
+    if MPI.COMM_WORLD.Get_size() != launch.world_size:
+        raise fault(
+            f"mpirun started {launch.world_size} processes, but mpi4py sees {MPI.COMM_WORLD.Get_size()}: it has loaded "
+            "the library of another MPI; name mpirun's own in MPI4PY_LIBMPI, or set MASTER_ADDR to rank 0's host"
+        )
     mine, error_of_rank_0 = None, None
     if launch.rank == 0:
         try:

@@ -2,10 +2,13 @@
 
 import os
 import socket
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from launch import rendezvous
 from launch.launchers import Launch
 from launch.rendezvous import detect
 from megaxf.config_errors import ConfigError
@@ -104,3 +107,11 @@ def test_half_set_environments_are_refused(environment, sentence):
     with pytest.raises(ConfigError) as caught:
         detect(environment)
     assert sentence in str(caught.value)
+
+
+def test_a_library_of_another_mpi_is_refused_before_its_ranks_wait(monkeypatch):
+    """As where MPICH's mpirun starts an mpi4py that finds Open MPI: each process is the only one of its world."""
+    alone = SimpleNamespace(COMM_WORLD=SimpleNamespace(Get_size=lambda: 1))
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=alone))
+    with pytest.raises(ConfigError, match="mpirun started 6 processes, but mpi4py sees 1: .* MPI4PY_LIBMPI"):
+        rendezvous._address_over_mpi(BY_MPICH)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from megaxf.config import to_yaml
-from tests.cluster.slurm import Slurm, missing
+from tests.cluster.slurm import PATIENCE, Slurm, missing
 from tests.train.kit import tiny_run, write_data
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +45,7 @@ class Site:
         """What the command prints, started in the folder."""
         env = (self.slurm.env if self.slurm else os.environ) | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, "-m", "launch.megaxf", *map(str, words)]
-        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -54,6 +54,18 @@ class Site:
         options = ["--gpus-per-node", "0", "--time", "60", "--environment", "site.sh", "--json"]
         (job,) = json.loads(self.megaxf("submit", *words, *options))["jobs"]
         return job
+
+    def sbatch(self, template, *arguments, options=(), **variables):
+        """The number of a job of a script of slurm/, submitted as by hand from the folder."""
+        env = (
+            self.slurm.env
+            | {"here": str(ROOT / "slurm"), "environment": "site.sh", "python": sys.executable}
+            | variables
+        )
+        command = ["sbatch", "--parsable", *options, str(ROOT / "slurm" / template), *map(str, arguments)]
+        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
 
     def log(self, job):
         """What the job has printed."""

@@ -20,6 +20,8 @@ import psutil
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 DEBIAN = "apt install slurmctld slurmd slurm-client munge"
+PATIENCE = 1200
+"""Seconds for what must come, on a machine that has other things to do."""
 SEARCHED = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 CONFIG = """\
@@ -46,7 +48,8 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 PriorityType=priority/basic
 ReturnToService=2
-SlurmdTimeout=20
+SlurmdTimeout=60
+MessageTimeout=60
 KillWait=30
 MinJobAge=3600
 JobRequeue=1
@@ -99,7 +102,7 @@ class Slurm:
             for name in ("munged", "slurmctld", "node2", "node1"):
                 always.callback(self._end, name)
             self.ask("scancel", "--user", getpass.getuser())
-            self.until(lambda: not self.ask("squeue", "-h"), "the end of all jobs", 45)
+            self.until(lambda: not self.ask("squeue", "-h"), "the end of all jobs")
 
     def start_node(self, name: str) -> None:
         """Bring a node up, or back."""
@@ -116,14 +119,14 @@ class Slurm:
 
     def ask(self, *command: str) -> str:
         """What a command of Slurm's prints."""
-        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60).stdout.strip()
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=PATIENCE).stdout.strip()
 
     def job(self, number: str) -> dict[str, str]:
         """What is known of a job: JobState, ExitCode, Restarts, NodeList, ..."""
         words = self.ask("scontrol", "show", "job", "-o", number).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
-    def wait(self, number: str, states: set[str], patience: float = 180) -> dict[str, str]:
+    def wait(self, number: str, states: set[str], patience: float = PATIENCE) -> dict[str, str]:
         """The job once it is in one of these states."""
         self.until(lambda: self.job(number).get("JobState") in states, f"job {number} to be {states}", patience)
         return self.job(number)
@@ -141,7 +144,7 @@ class Slurm:
                 daemon.kill()
                 daemon.wait()
 
-    def until(self, true: Callable[[], bool], what: str, patience: float = 30) -> None:
+    def until(self, true: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
         """Wait for something that must come."""
         end = time.monotonic() + patience
         while not true():

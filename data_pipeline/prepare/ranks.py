@@ -95,8 +95,8 @@ def mpi_ranks(expected: int) -> MpiRanks:
     world = MPI.COMM_WORLD
     if world.Get_size() != expected:
         raise DataError(
-            f"mpirun started {expected} ranks, but mpi4py sees {world.Get_size()}: it has loaded the library of another "
-            "MPI; name mpirun's own in MPI4PY_LIBMPI, or start an array job with --part K/N"
+            f"mpirun started {expected} ranks, but mpi4py sees {world.Get_size()}: it has loaded the library of "
+            "another MPI; name mpirun's own in MPI4PY_LIBMPI, or start an array job with --part K/N"
         )
     return MpiRanks(world.Get_rank(), expected, "rank", world)
 

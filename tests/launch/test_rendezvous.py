@@ -113,5 +113,5 @@ def test_a_library_of_another_mpi_is_refused_before_its_ranks_wait(monkeypatch):
     """As where MPICH's mpirun starts an mpi4py that finds Open MPI: each process is the only one of its world."""
     alone = SimpleNamespace(COMM_WORLD=SimpleNamespace(Get_size=lambda: 1))
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=alone))
-    with pytest.raises(ConfigError, match="mpirun started 6 processes, but mpi4py sees 1: .* MPI4PY_LIBMPI"):
+    with pytest.raises(ConfigError, match=r"mpirun started 6 processes, but mpi4py sees 1: .* MPI4PY_LIBMPI"):
         rendezvous._address_over_mpi(BY_MPICH)

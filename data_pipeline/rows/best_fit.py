@@ -57,71 +57,66 @@ def in_rows(rows: Int64, count: int, starts: Int64, lengths: Int64) -> Packed:
 
 def best_fit(lengths: Int64, capacity: int) -> tuple[Int64, int]:
     """Best-fit decreasing: the row [pieces] of each piece, and the number of rows. No length is over the capacity."""
-    rows = _Rows(capacity)
+    free = _Free(capacity)
+    rooms, ranges, keep = free.rooms, free.ranges, free.keep
+    firsts: list[int] = []
+    sizes: list[int] = []
+    opened = 0
     counts = np.bincount(lengths, minlength=1)
     for length in np.flatnonzero(counts)[::-1].tolist():
         left = int(counts[length])
         while left:
-            room, first, size = rows.take(length, left)
+            # The rows with the least room that is enough, or new ones.
+            place = bisect_left(rooms, length)
+            if place < len(rooms):
+                room = rooms[place]
+                first, size = ranges[room].pop()
+                if not ranges[room]:
+                    del rooms[place]
+            else:
+                room, first, size = capacity, opened, -(-left // (capacity // length))
+                opened += size
             # Best fit fills a row with pieces of this length before it touches the next one.
             each = room // length
             full = min(size, left // each)
-            rows.add(room, first, full, length, each)
-            left -= full * each
+            if full:
+                firsts += [first] * each
+                sizes += [full] * each
+                left -= full * each
+                keep(room - each * length, first, full)
             if full < size:
-                rows.add(room, first + full, 1, length, left)
-                rows.put(room, first + full + 1, size - full - 1)
+                firsts += [first + full] * left
+                sizes += [1] * left
+                keep(room - left * length, first + full, 1)
+                keep(room, first + full + 1, size - full - 1)
                 left = 0
     found = np.empty(len(lengths), np.int64)
-    found[_order(capacity - lengths)] = rows.by_piece()
-    return found, rows.opened
+    found[_order(capacity - lengths)] = _runs(firsts, sizes)
+    return found, opened
 
 
-class _Rows:
+class _Free:
     """Rows that are being filled, as ranges of neighbours that have the same room left."""
 
     def __init__(self, capacity: int):
-        self.opened = 0
-        self._capacity = capacity
-        self._ranges: list[list[tuple[int, int]]] = [[] for _ in range(capacity + 1)]
+        self.ranges: list[list[tuple[int, int]]] = [[] for _ in range(capacity + 1)]
         """First row and number of rows, by room."""
-        self._rooms: list[int] = []
+        self.rooms: list[int] = []
         """The rooms for which there are ranges, ascending."""
-        self._firsts: list[int] = []
-        self._sizes: list[int] = []
 
-    def take(self, length: int, pieces: int) -> tuple[int, int, int]:
-        """Rows with the least room that is enough: their room, the first, how many; new ones where there are none."""
-        place = bisect_left(self._rooms, length)
-        if place == len(self._rooms):
-            first, size = self.opened, -(-pieces // (self._capacity // length))
-            self.opened += size
-            return self._capacity, first, size
-        room = self._rooms[place]
-        first, size = self._ranges[room].pop()
-        if not self._ranges[room]:
-            del self._rooms[place]
-        return room, first, size
-
-    def add(self, room: int, first: int, size: int, length: int, pieces: int) -> None:
-        """Puts so many pieces of a length into each of the rows."""
-        if size:
-            self._firsts += [first] * pieces
-            self._sizes += [size] * pieces
-            self.put(room - pieces * length, first, size)
-
-    def put(self, room: int, first: int, size: int) -> None:
+    def keep(self, room: int, first: int, size: int) -> None:
         """Keeps rows for later."""
         if room and size:
-            if not self._ranges[room]:
-                insort(self._rooms, room)
-            self._ranges[room].append((first, size))
+            if not self.ranges[room]:
+                insort(self.rooms, room)
+            self.ranges[room].append((first, size))
 
-    def by_piece(self) -> Int64:
-        """The row of each piece, in the order in which they were added."""
-        sizes = np.asarray(self._sizes, np.int64)
-        steps = np.asarray(self._firsts, np.int64) - (np.cumsum(sizes) - sizes)
-        return np.arange(len(sizes) and int(sizes.sum())) + np.repeat(steps, sizes)
+
+def _runs(firsts: list[int], lengths: list[int]) -> Int64:
+    """firsts[0], firsts[0] + 1, ... so many numbers, then those from firsts[1] on, ..."""
+    sizes = np.asarray(lengths, np.int64)
+    steps = np.asarray(firsts, np.int64) - (np.cumsum(sizes) - sizes)
+    return np.arange(sizes.sum()) + np.repeat(steps, sizes)
 
 
 def _order(keys: Int64) -> Int64:

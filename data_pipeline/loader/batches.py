@@ -133,7 +133,7 @@ class Batches:
 
     def _quarantined(self) -> dict[str, list[str]]:
         """The shards of each source that any rank has found damaged so far, and that the run goes without."""
-        folder = self._cache and self._cache.quarantine
+        folder = self._cache.quarantine if self._cache else None
         if folder is None:
             return {}
         found = {

@@ -10,14 +10,13 @@
         per_rank = run_on(2, losses, 2, 1, timeout=300)
 
 A group of a size starts when it is first asked for and serves all tests of the session. Its processes are forked from
-one that has imported what they need (tests.distributed.warm), which would cost each of them some seconds.
+one that has imported what they need (tests.distributed.forking), which would cost each of them some seconds.
 An exception comes back with the traceback of its rank; it ends the group, whose ranks may no longer be in step, and the
 next call starts a fresh one. So does a time-out. Functions should leave nothing behind: no global state, no files.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import tempfile
@@ -27,6 +26,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import Any
+
+from tests.distributed.forking import warm_processes
 
 TIMEOUT = 300.0
 """Seconds that one call may take."""
@@ -42,8 +43,7 @@ class Group:
     """The processes of one torch.distributed world."""
 
     def __init__(self, size: int) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.distributed.warm"])
+        context = warm_processes()
         self._folder = tempfile.TemporaryDirectory(prefix="megaxf-ranks-")
         store = os.path.join(self._folder.name, "store")
         self._ends: list[Connection] = []

@@ -1,10 +1,14 @@
-"""What every rank of a group has imported before it starts; see tests.distributed.pool.
+"""What processes of tests have imported before they start; see tests.distributed.forking.
 
-Imported once, in the process that the ranks are forked from. Nothing here may start a thread, which no fork survives.
+Imported once, in the process that all of them are forked from. Nothing here may start a thread or CUDA, which no fork
+survives.
 """
 
 import gc
 import importlib
+import os
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import torch
 

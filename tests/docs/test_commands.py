@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from megaxf.plan.laws.table import surface
+from tests.distributed.forking import run_megaxf
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -74,11 +75,14 @@ def write_results(path: Path) -> None:
     path.write_text("\n".join(rows) + "\n")
 
 
-def argv(command: str) -> list[str]:
-    """The command with this environment's programs."""
-    words = shlex.split(command)
-    programs = {"megaxf": ["-m", "launch.megaxf"], "torchrun": ["-m", "torch.distributed.run", "--standalone"]}
-    return [sys.executable, *programs[words[0]], *words[1:]]
+def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command as it stands, with this environment's programs."""
+    program, *words = shlex.split(command)
+    if program == "megaxf":
+        return run_megaxf(words, folder)
+    assert program == "torchrun"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return subprocess.run([*torchrun, *words], cwd=folder, capture_output=True, text=True, timeout=300)
 
 
 def made_by(command: str) -> str | None:
@@ -100,7 +104,7 @@ def run_page(page, folder):
     for command in commands(page):
         if output := made_by(command):  # by an earlier page, too
             shutil.rmtree(folder / output, ignore_errors=True)
-        done = subprocess.run(argv(command), cwd=folder, capture_output=True, text=True, timeout=300)
+        done = run(command, folder)
         assert done.returncode == 0, f"{page}: {command}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
 

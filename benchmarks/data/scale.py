@@ -77,7 +77,7 @@ def first_batch(folder: Path, lanes: bool) -> dict[str, float]:
         lap()
     size = len(json.dumps(batches.state(STEP * GLOBAL_BATCH_SIZE)))
     lap()
-    parts = ["imports", "open", "first batch", "second (and a plan of 64)", "third", "state and fingerprint"]
+    parts = ["imports", "open", "first batch", "second (and a plan of 16)", "third", "state and fingerprint"]
     spans = dict(zip(parts, pairwise(seconds), strict=True)) | {"open + first batch": (seconds[1], seconds[3])}
     found = {f"{part}: s": after[0] - before[0] for part, (before, after) in spans.items()}
     found |= {f"{part}: CPU-s": after[1] - before[1] for part, (before, after) in spans.items()}

@@ -80,6 +80,12 @@ def test_shifts_depend_on_seed_source_and_epoch_alone(tmp_path):
     assert np.array_equal(again.tokens, everything(RowReader(whole, options[0]), 1).tokens[[4, 0, 4]])
 
 
+def test_shifts_are_all_numbers_below_the_length(tmp_path):
+    rows = RowReader(labelled(tmp_path, 40), RowOptions(4, seed=1))._rows
+    assert rows.shift(0) == 0  # type: ignore[attr-defined]
+    assert {rows.shift(epoch) for epoch in range(1, 200)} == {0, 1, 2, 3}  # type: ignore[attr-defined]
+
+
 def test_a_row_over_the_end_of_the_split_begins_a_document(tmp_path):
     reader = RowReader(labelled(tmp_path, 40), RowOptions(13, isolate_documents=True, seed=1))
     epoch = next(number for number in range(1, 50) if reader._rows.shift(number) > 4)  # type: ignore[attr-defined]

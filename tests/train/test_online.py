@@ -10,7 +10,7 @@ from megaxf.config import validate
 from megaxf.config_errors import ConfigError
 from megaxf.train.guards import Outcome
 from tests.data_pipeline.kit import byte_tokenizer, write_jsonl
-from tests.train.kit import MODEL, assert_same_end, start, tiny_run
+from tests.train.kit import MODEL, assert_same_end, column, start, tiny_run
 
 
 @pytest.fixture
@@ -34,6 +34,15 @@ def test_a_stop_changes_nothing(settings, tmp_path):
     assert_same_end(straight, stopped)
     saved = Path(stopped.run_folder) / "checkpoints/step-00000012"
     assert saved.exists() and list(saved.rglob("tokenizer.json"))
+
+
+def test_two_ranks_share_the_rows_and_one_goes_on_alone(settings, tmp_path, run_on):
+    alone, shared = tiny_run(tmp_path / "x", **settings), tiny_run(tmp_path / "y", **settings)
+    start(alone)
+    assert [outcome for outcome, _ in run_on(2, start, shared, 5, timeout=400)] == [Outcome.STOPPED] * 2
+    assert start(shared)[0] == Outcome.DONE
+    assert column(shared, "loss") == pytest.approx(column(alone, "loss"), rel=1e-5)
+    assert column(shared, "counted_tokens") == column(alone, "counted_tokens")
 
 
 def test_other_text_is_said_at_a_resume(settings, tmp_path):

@@ -41,7 +41,7 @@ class Signals:
         """The first signal that came."""
         self._interrupted = math.inf
         self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
-        self._blocked: set[signal.Signals] = set()
+        self._blocked: set[int | signal.Signals] = set()
 
     def asked(self) -> bool:
         """Whether a signal has come."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 
@@ -32,8 +31,7 @@ class ConcatRows:
     def __init__(self, dataset: TokenDataset, sequence_length: int, seed: int, source: str):
         self._dataset, self._length, self._seed, self._source = dataset, sequence_length, seed, source
         self.rows = row_count(dataset.tokens, sequence_length)
-        self.shift = lru_cache(maxsize=2)(self._shift)
-        """By how much the cuts of an epoch are moved on, below S; 0 in the first. A batch can lie in two epochs."""
+        self._shifts = {0: 0}
 
     @property
     def rows_per_shard(self) -> Int64:
@@ -53,8 +51,10 @@ class ConcatRows:
                 found.append((number, width - over, 0, over))
         return found
 
-    def _shift(self, epoch: int) -> int:
-        if epoch == 0:
-            return 0
-        digest = hashlib.blake2b(f"{self._seed}\0{self._source}\0{epoch}\0shift".encode(), digest_size=16).digest()
-        return int.from_bytes(digest, "little") % self._length
+    def shift(self, epoch: int) -> int:
+        """By how much the cuts of an epoch are moved on, below S; 0 in the first."""
+        if epoch not in self._shifts:
+            key = f"{self._seed}\0{self._source}\0{epoch}\0shift"
+            digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
+            self._shifts[epoch] = int.from_bytes(digest, "little") % self._length
+        return self._shifts[epoch]

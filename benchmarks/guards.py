@@ -1,4 +1,4 @@
-"""What guards, heartbeat and metrics cost at their defaults, beside the step that they watch; seconds of the CPU.
+"""What guards, heartbeat, metrics and statistics cost at their defaults, beside the step; seconds of the CPU.
 
     python -m benchmarks.guards [--steps 3]
 
@@ -19,12 +19,16 @@ import torch
 
 from benchmarks.timing import alternate
 from megaxf.engine import TorchBatch, create, micro_batches
+from megaxf.engine.statistics import Statistics, square_sum
+from megaxf.parallel.clock import Clock
 from megaxf.parallel.mesh import build_mesh
+from megaxf.train.breakdown import breakdown
 from megaxf.train.calibrate import reference_run
 from megaxf.train.guards import Requests
 from megaxf.train.guards.heartbeat import INTERVAL, Heartbeat
 from megaxf.train.guards.numbers import NumberGuard
 from megaxf.train.metrics import Recorder, TrainRecord
+from megaxf.train.writers import TensorBoard
 
 CPU = torch.device("cpu")
 
@@ -36,6 +40,12 @@ def per_call(work: Callable[[], object], calls: int = 200) -> float:
     for _ in range(calls):
         work()
     return (time.process_time() - started) / calls
+
+
+def a_part(clock: Clock) -> None:
+    """Go through an empty part of a step."""
+    with clock.part("forward"):
+        pass
 
 
 def main() -> None:
@@ -56,11 +66,15 @@ def main() -> None:
         numbers.judge(9, result, lambda: 0, mesh, CPU)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        recorder = Recorder(folder / "metrics.jsonl", folder / "tensorboard", 0, 0)
-        record = TrainRecord(1, 1, 1.0, 0.0, 1e-4, 1.0, 1, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1)
+        recorder = Recorder(folder / "metrics.jsonl", 0, [TensorBoard(folder / "tensorboard", 0, 0)])
+        times = breakdown(mesh.clock.read(), 1.0, 0.0)
+        record = TrainRecord(1, 1, 1.0, 0.0, 1e-4, 1.0, 1, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1, times=times)
         requests = Requests(lambda: False, folder, 240.0)
         heartbeat = Heartbeat(mesh, folder / "stacks", run.guards.timeout_seconds)
         weights = engine.replicated()
+        statistics, looks = Statistics(engine, run, CPU), run.metrics.statistics_every
+        outputs = run.model.num_hidden_layers * len(batch)
+        hidden = torch.ones(*batch[0].tokens.shape, run.model.hidden_size)
         costs = {
             "spikes and numbers that are not finite": per_call(lambda: numbers.judge(9, result, lambda: 0, mesh, CPU)),
             "requests to stop": per_call(lambda: requests.stop(1.0, 1.0)),
@@ -72,6 +86,13 @@ def main() -> None:
                 lambda: [torch.hash_tensor(tensor.detach()) for tensor in weights.values()], 5
             )
             / run.guards.replica_check_every,
+            f"numbers of groups of layers, every {looks} steps": (
+                per_call(lambda: statistics._see_update(1e-4), 5)
+                + per_call(lambda: statistics._see_gradient(engine._gradient_pieces()), 5)
+                + per_call(lambda: square_sum(hidden), 20) * outputs
+            )
+            / looks,
+            "where the time goes": per_call(lambda: a_part(mesh.clock)) * (2 * len(batch) + 3),
             "metrics.jsonl and TensorBoard": per_call(lambda: recorder.train(record)),
         }
         recorder.close()

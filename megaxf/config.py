@@ -19,6 +19,7 @@ from megaxf.config_data import Data
 from megaxf.config_errors import ConfigError, explain
 from megaxf.config_files import dump_yaml, read_model_file, read_run_file
 from megaxf.config_guards import Guards
+from megaxf.config_metrics import Metrics, Profile
 from megaxf.config_section import Decay, NonNegative, NonNegativeFloat, Positive, PositiveFloat, Section
 from megaxf.models.registry import config_type
 
@@ -189,14 +190,6 @@ class Checkpoint(Section):
     """What becomes of a checkpoint that is due while another is being written."""
 
 
-class Metrics(Section):
-    """What is written beside the console line."""
-
-    tensorboard: bool = True
-    peak_tflops: PositiveFloat | None = None
-    """Peak dense TFLOP/s of one device for the MFU; by default from the hardware table, else measured at the start."""
-
-
 ModelConfig = TypeVar("ModelConfig", bound=BaseModel)
 
 
@@ -219,6 +212,7 @@ class Run(Section, Generic[ModelConfig]):
     checkpoint: Checkpoint = Checkpoint()
     metrics: Metrics = Metrics()
     guards: Guards = Guards()
+    profile: Profile = Profile()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as plain settings, since the type of a run with its model has no name to be found by."""

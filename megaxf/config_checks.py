@@ -187,6 +187,19 @@ def _kept_steps_are_saved(checkpoint: Any, train: Any) -> Iterator[str]:
         yield "checkpoint.when_busy has no effect with checkpoint.asynchronous = false; remove one of them"
 
 
+def _profiled_steps_are_of_this_run(profile: Any, train: Any) -> Iterator[str]:
+    if profile.window() and profile.window()[-1] > train.steps:
+        yield f"profile.steps = {profile.steps} goes beyond train.steps = {train.steps}; use steps of the run"
+
+
+def _profiled_ranks_are_there(profile: Any, world_size: int) -> Iterator[str]:
+    if 0 < world_size <= max(profile.ranks):
+        yield (
+            f"profile.ranks = {profile.ranks} names rank {max(profile.ranks)}, and there are {world_size}, counted "
+            "from 0; leave it out"
+        )
+
+
 def _run_folder_is_on_a_disk(run_folder: str) -> Iterator[str]:
     if "://" in run_folder:
         yield (
@@ -209,6 +222,8 @@ CHECKS: dict[Callable[..., Iterator[str]], tuple[str, ...]] = {
     _schedule_fits_the_run: ("schedule", "train"),
     _peak_is_the_peak: ("schedule", "optimizer"),
     _kept_steps_are_saved: ("checkpoint", "train"),
+    _profiled_steps_are_of_this_run: ("profile", "train"),
+    _profiled_ranks_are_there: ("profile", "world_size"),
     _run_folder_is_on_a_disk: ("run_folder",),
 }
 """Each check with the sections that it takes."""

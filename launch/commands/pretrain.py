@@ -58,11 +58,13 @@ def _check(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from megaxf.config import load_run
+    from megaxf.train import writers
     from megaxf.train.initial import complete, open_for_check
     from megaxf.train.resolved import page, resolve
 
     world_size = 1 if arguments.world_size is None else arguments.world_size
     run = load_run(arguments.run_file, arguments.settings, world_size, complete)
+    writers.check(run)
     resolved = resolve(run, world_size, open_for_check(run))
     if arguments.json:
         print(json.dumps(resolved, indent=1))

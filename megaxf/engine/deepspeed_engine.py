@@ -21,16 +21,18 @@ import torch
 from megaxf.config import Run
 from megaxf.engine.batch import TorchBatch
 from megaxf.engine.deepspeed_config import deepspeed_config
+from megaxf.engine.deepspeed_messages import timed_messages
 from megaxf.engine.deepspeed_start import Partition, import_deepspeed
 from megaxf.engine.loss_scale import LossScale
 from megaxf.engine.mpu import ModelParallelUnit
 from megaxf.engine.objective import Objective, Sums, evaluation_mode, several_sources
 from megaxf.engine.offload import check_nvme
 from megaxf.engine.optimizer import CountsUpdates, build_adamw, fresh_state, set_learning_rate
-from megaxf.engine.protocol import MOMENTS, StepResult
+from megaxf.engine.protocol import GRADIENT, MOMENTS, SeeGradient, StepResult
 from megaxf.engine.state import pieces_of
 from megaxf.parallel.apply import Placed, is_counted, materialise
 from megaxf.parallel.boxes import Piece
+from megaxf.parallel.clock import BACKWARD, OPTIMIZER
 
 
 class ZeroEngine(CountsUpdates):
@@ -71,17 +73,27 @@ class ZeroEngine(CountsUpdates):
         self._set_loss_scale()
 
     def train_step(
-        self, micro_batches: Sequence[TorchBatch], learning_rate: float, loss_limit: float | None = None
+        self,
+        micro_batches: Sequence[TorchBatch],
+        learning_rate: float,
+        loss_limit: float | None = None,
+        see_gradient: SeeGradient | None = None,
     ) -> StepResult:
         """One update; see the protocol."""
         batches = [self._placed.columns(batch) for batch in micro_batches]
         sums = Sums(batches, self._axis, self._device, loss_limit, self._sources)
         set_learning_rate(self._optimizer, learning_rate)
-        for index, batch in enumerate(batches):
-            self._zero.set_gradient_accumulation_boundary(index == len(batches) - 1)
-            loss = sums.add(batch, *self._zero(batch))
-            self._zero.backward(loss * (sums.scale * self._axis.size), scale_wrt_gas=False)
-        self._zero.step()
+        clock = self._placed.mesh.clock
+        with timed_messages(clock, self._device):
+            for index, batch in enumerate(batches):
+                self._zero.set_gradient_accumulation_boundary(index == len(batches) - 1)
+                loss = sums.add(batch, *self._zero(batch))
+                with clock.part(BACKWARD, self._device):
+                    self._zero.backward(loss * (sums.scale * self._axis.size), scale_wrt_gas=False)
+            if see_gradient:
+                see_gradient(self._gradient_pieces())
+            with clock.part(OPTIMIZER, self._device):
+                self._zero.step()
         return self._result(sums)
 
     def _result(self, sums: Sums) -> StepResult:
@@ -135,6 +147,25 @@ class ZeroEngine(CountsUpdates):
                     own = {part: tensor.narrow(0, place, size) for part, tensor in tensors.items()}
                     yield from pieces_of(self._placed, names[id(weight)], self._axis.rank * size, own)
 
+    def _gradient_pieces(self) -> Iterator[Piece]:
+        """Between the last backward pass of a step and its update."""
+        from deepspeed.utils import safe_get_local_grad
+
+        scale = self._loss_scale.value if self._loss_scale else 1.0
+        for name, weight in self._weights.items():
+            if self._stage == 3:
+                gradient = safe_get_local_grad(weight).view(-1)
+                start = self._axis.rank * gradient.numel()
+            else:
+                fragment: Any = weight._hp_mapping  # type: ignore[attr-defined]
+                if fragment is None:
+                    continue
+                start, size = fragment.lp_fragment_address.start, fragment.lp_fragment_address.numel
+                gradient = fragment.get_lp_grad_fragment(weight._index_in_param_group).view(-1)  # type: ignore[attr-defined]
+                if gradient.numel() > size:  # in bf16 with a pipeline, where each rank has all of it
+                    gradient = gradient.narrow(0, start, size)
+            yield from pieces_of(self._placed, name, start, {GRADIENT: gradient.float() / scale})
+
     def _refresh(self) -> None:
         zero = self._zero.optimizer
         self._set_loss_scale()
@@ -144,10 +175,6 @@ class ZeroEngine(CountsUpdates):
         for index in range(len(zero.fp16_groups)):
             with self._from_nvme(index):
                 zero._reassign_or_swap_out_partitioned_parameters(index)
-
-    def own_seconds(self) -> float:
-        """See the protocol."""
-        return self._objective.stopwatch.read()
 
     def replicated(self) -> dict[str, torch.Tensor]:
         """See the protocol: the weights computed with; nothing at stage 3, where no rank keeps what others hold."""

@@ -12,8 +12,8 @@ import torch
 from megaxf.config import Run
 from megaxf.engine.batch import IGNORED, TorchBatch
 from megaxf.engine.protocol import StepResult
-from megaxf.engine.stopwatch import Stopwatch
 from megaxf.parallel.apply import Placed
+from megaxf.parallel.clock import FORWARD
 from megaxf.parallel.collectives import sum_numbers, sum_tensor
 from megaxf.parallel.mesh import Axis
 
@@ -26,11 +26,11 @@ class Objective(torch.nn.Module):
     def __init__(self, placed: Placed, z_loss: float) -> None:
         super().__init__()
         self.model, self._loss, self._z_loss = placed.model, placed.loss, z_loss
-        self.stopwatch = Stopwatch()
+        self._clock = placed.mesh.clock
 
     def forward(self, batch: TorchBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """See `taken_apart`."""
-        with self.stopwatch.running(batch.tokens.device):
+        with self._clock.part(FORWARD, batch.tokens.device):
             hidden = self.model(
                 batch.tokens, document_ids=batch.document_ids, positions=batch.positions, samples=batch.samples
             )

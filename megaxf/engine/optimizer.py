@@ -13,6 +13,7 @@ import torch
 from megaxf.config import Optimizer
 from megaxf.engine.loss_scale import LossScale
 from megaxf.engine.protocol import MOMENTS
+from megaxf.parallel.apply import Placed
 
 Shapes = Mapping[str, torch.Size]
 
@@ -54,8 +55,14 @@ class CountsUpdates:
     """The part of an engine that knows how many updates its AdamW has made, and what else is counted."""
 
     _optimizer: torch.optim.AdamW
+    _placed: Placed
     _optimizer_step = 0
     _loss_scale: LossScale | None = None
+
+    @property
+    def placed(self) -> Placed:
+        """See the protocol."""
+        return self._placed
 
     @property
     def optimizer_step(self) -> int:

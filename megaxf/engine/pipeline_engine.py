@@ -28,14 +28,15 @@ from megaxf.config import Run
 from megaxf.engine.batch import TorchBatch
 from megaxf.engine.deepspeed_config import deepspeed_config
 from megaxf.engine.deepspeed_engine import ZeroEngine
+from megaxf.engine.deepspeed_messages import timed_messages
 from megaxf.engine.deepspeed_start import DTYPES, import_deepspeed
 from megaxf.engine.gradient import Gradients
 from megaxf.engine.objective import Sums, evaluation_mode, several_sources, taken_apart
 from megaxf.engine.optimizer import build_adamw, set_learning_rate
-from megaxf.engine.protocol import StepResult
+from megaxf.engine.protocol import SeeGradient, StepResult
 from megaxf.engine.state import read_whole
-from megaxf.engine.stopwatch import Stopwatch
 from megaxf.parallel.apply import Placed, blank_model, is_counted, materialise
+from megaxf.parallel.clock import FORWARD
 from megaxf.parallel.collectives import sum_numbers
 from megaxf.parallel.pipeline import layers_of_parts
 from megaxf.plan.stages import Part, split_layers
@@ -50,7 +51,6 @@ class LocalPart:
     def __init__(self, placed: Placed, part: Part, layers: list[torch.nn.Module], z_loss: float) -> None:
         self._placed, self._part, self._layers, self._z_loss = placed, part, layers, z_loss
         self._batches: Iterator[TorchBatch] = iter(())
-        self.stopwatch = Stopwatch()
         self._finish: Finish = lambda batch, loss, nll, z_loss: loss
 
     def start(self, batches: Sequence[TorchBatch], finish: Finish) -> None:
@@ -60,7 +60,7 @@ class LocalPart:
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [batch, seq, hidden] of the part before, if there is one -> those of this one, or the loss."""
         batch = next(self._batches)
-        with self.stopwatch.running(batch.tokens.device):
+        with self._placed.mesh.clock.part(FORWARD, batch.tokens.device):
             return self._compute(hidden, batch)
 
     def _compute(self, hidden: torch.Tensor, batch: TorchBatch) -> torch.Tensor:
@@ -101,6 +101,7 @@ class PipelineEngine(ZeroEngine):
         layers = layers_of_parts(placed.model, parts)
         self._parts = [LocalPart(placed, part, own, run.train.z_loss) for part, own in zip(parts, layers, strict=True)]
         self._shape: torch.Size | None = None
+        self._see_gradient: SeeGradient | None = None
         with redirect_stdout(StringIO()):
             self._zero = self._build()
         self._make_optimizer_state(groups)
@@ -120,7 +121,7 @@ class PipelineEngine(ZeroEngine):
         # DeepSpeed asks for two a stage where a stage has two parts. It only divides the loss by this number here: how
         # many there are is said before each step.
         config["gradient_accumulation_steps"] = 2 * self._pipeline.size
-        return pipeline_stage.ENGINES[self._run.parallel.pipeline_schedule](
+        made = pipeline_stage.ENGINES[self._run.parallel.pipeline_schedule](
             args=None,
             model=pipeline_stage.Stage(grid, self._placed.model, self._parts, self._sum_tied_gradients),
             optimizer=self._optimizer,
@@ -129,9 +130,15 @@ class PipelineEngine(ZeroEngine):
             config=config,
             config_class=DeepSpeedConfig(config, grid),
         )
+        pipeline_stage.watch_instructions(made, self._placed.mesh.clock, self._device, self._before_update)
+        return made
 
     def train_step(
-        self, micro_batches: Sequence[TorchBatch], learning_rate: float, loss_limit: float | None = None
+        self,
+        micro_batches: Sequence[TorchBatch],
+        learning_rate: float,
+        loss_limit: float | None = None,
+        see_gradient: SeeGradient | None = None,
     ) -> StepResult:
         """One update; see the protocol."""
         batches = [self._placed.columns(batch) for batch in micro_batches]
@@ -144,7 +151,9 @@ class PipelineEngine(ZeroEngine):
 
         self._borrowed_gradients.clear()
         self._start(batches, finish)
-        self._zero.train_batch(self._nothing())
+        self._see_gradient = see_gradient
+        with timed_messages(self._placed.mesh.clock, self._device):
+            self._zero.train_batch(self._nothing())
         self._lend_tied_weights()
         sums.share(self._pipeline)
         return self._result(sums)
@@ -163,10 +172,6 @@ class PipelineEngine(ZeroEngine):
             self._zero.eval_batch(self._nothing(), compute_loss=False, reduce_output=None)
         return sum_numbers([sum(sums)], self._pipeline, self._device)[0], batch.counted()
 
-    def own_seconds(self) -> float:
-        """See the protocol."""
-        return sum(part.stopwatch.read() for part in self._parts)
-
     def _start(self, batches: Sequence[TorchBatch], finish: Finish) -> None:
         """Lay the micro-batches out before the parts."""
         for part in self._parts:
@@ -181,6 +186,10 @@ class PipelineEngine(ZeroEngine):
         empty = torch.empty(0, device=self._device)
         return repeat((empty, empty))
 
+    def _before_update(self) -> None:
+        if self._see_gradient:
+            self._see_gradient(self._gradient_pieces())
+
     def _owner(self, name: str) -> int:
         return self._placed.stages[name][0]
 
@@ -189,14 +198,13 @@ class PipelineEngine(ZeroEngine):
         for name in self._tied:
             owner, borrower = self._placed.stages[name]
             if self._pipeline.rank == borrower:
-                gradient = self._borrowed_gradients.sums[name].float().contiguous()
-                dist.send(gradient, self._pipeline.ranks[owner], group=self._pipeline.group)
+                self._send(self._borrowed_gradients.sums[name].float().contiguous(), owner)
             elif self._pipeline.rank == owner:
                 weight: Any = self._weights[name]
                 bf16 = self._zero.using_bf16_optimizer
                 total = weight._hp_grad if bf16 else self._zero.optimizer.get_gradient_for_reduction(weight)
                 received = torch.empty_like(total, dtype=torch.float32)
-                dist.recv(received, self._pipeline.ranks[borrower], group=self._pipeline.group)
+                self._receive(received, borrower)
                 total.add_(received)
 
     @torch.no_grad()
@@ -205,9 +213,17 @@ class PipelineEngine(ZeroEngine):
         for name in self._tied:
             owner, borrower = self._placed.stages[name]
             if self._pipeline.rank == owner:
-                dist.send(self._weights[name].detach(), self._pipeline.ranks[borrower], group=self._pipeline.group)
+                self._send(self._weights[name].detach(), borrower)
             elif self._pipeline.rank == borrower:
-                dist.recv(self._borrowed[name].detach(), self._pipeline.ranks[owner], group=self._pipeline.group)
+                self._receive(self._borrowed[name].detach(), owner)
+
+    def _send(self, tensor: torch.Tensor, stage: int) -> None:
+        with self._pipeline.message(self._device):
+            dist.send(tensor, self._pipeline.ranks[stage], group=self._pipeline.group)
+
+    def _receive(self, tensor: torch.Tensor, stage: int) -> None:
+        with self._pipeline.message(self._device):
+            dist.recv(tensor, self._pipeline.ranks[stage], group=self._pipeline.group)
 
     def _refresh(self) -> None:
         super()._refresh()

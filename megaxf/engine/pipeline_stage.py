@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from deepspeed.runtime.pipe.dualpipev import DualPipeVEngine, DualPipeVModule
 from deepspeed.runtime.pipe.engine import PipelineEngine
+from deepspeed.runtime.pipe.schedule import BackwardPass, OptimizerStep
 
 from megaxf.engine.mpu import ModelParallelUnit
 from megaxf.engine.pipeline_schedules import InterleavedPartByPart, InterleavedSchedule, PartByPart
+from megaxf.parallel.clock import BACKWARD, OPTIMIZER, Clock
 
 
 class Grid(ModelParallelUnit):
@@ -158,6 +160,23 @@ class Interleaved(DualPipeVEngine):
 
     def _inference_schedule(self, micro_batches: int) -> InterleavedPartByPart:
         return InterleavedPartByPart(micro_batches, self.num_stages, self.stage_id)
+
+
+def watch_instructions(engine: Any, clock: Clock, device: torch.device, before_update: Callable[[], None]) -> None:
+    """Let the clock count what the engine's instructions do; forward passes count themselves."""
+
+    def timed(instruction: Callable[..., None], part: str) -> Callable[..., None]:
+        def run(self: Any, **arguments: Any) -> None:
+            if part == OPTIMIZER:
+                before_update()
+            with clock.part(part, device):
+                instruction(self, **arguments)
+
+        return run
+
+    plain = engine._INSTRUCTION_MAP
+    parts = {BackwardPass: BACKWARD, OptimizerStep: OPTIMIZER}
+    engine._INSTRUCTION_MAP = plain | {kind: timed(plain[kind], part) for kind, part in parts.items()}
 
 
 ENGINES = {"1f1b": PipelineEngine, "interleaved": Interleaved, "dualpipev": DualPipeV}

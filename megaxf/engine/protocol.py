@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 import torch
 
 from megaxf.engine.batch import TorchBatch
+from megaxf.parallel.apply import Placed
 from megaxf.parallel.boxes import PARTS, Piece
 
 MOMENTS = PARTS[1:]
 """What AdamW keeps of each parameter."""
+GRADIENT = "gradient"
+"""Part of the pieces of a gradient."""
+SeeGradient = Callable[[Iterator[Piece]], None]
 
 
 class StepResult(NamedTuple):
@@ -49,13 +53,25 @@ class Engine(Protocol):
         """Updates made so far (AdamW's count)."""
         ...
 
+    @property
+    def placed(self) -> Placed:
+        """The part of the model that this rank computes."""
+        ...
+
     def train_step(
-        self, micro_batches: Sequence[TorchBatch], learning_rate: float, loss_limit: float | None = None
+        self,
+        micro_batches: Sequence[TorchBatch],
+        learning_rate: float,
+        loss_limit: float | None = None,
+        see_gradient: SeeGradient | None = None,
     ) -> StepResult:
         """One update from this rank's share of the global batch; collective.
 
         The gradient is that of (sum of the loss over all targets of all ranks) / (their number), however it is cut.
         loss_limit: makes no update where the loss is not below it, which costs a tiny message between ranks.
+        see_gradient: is given the gradient before it is clipped, as pieces of what this rank holds of it: together the
+        ranks hold every element. Called between the backward passes and the update; it must change nothing.
+        Where the time goes, the mesh's clock counts, in the parts of megaxf.parallel.clock.
         """
         ...
 
@@ -87,10 +103,6 @@ class Engine(Protocol):
 
         counters: as `counters` gave them; what is missing there stays as it is in a fresh engine.
         """
-        ...
-
-    def own_seconds(self) -> float:
-        """Seconds that this rank's forward passes have taken since the last call; to be called after a step."""
         ...
 
     def replicated(self) -> dict[str, torch.Tensor]:

@@ -17,11 +17,12 @@ from megaxf.engine.batch import TorchBatch
 from megaxf.engine.gradient import Gradients, Norm
 from megaxf.engine.objective import Objective, Sums, evaluation_mode, several_sources
 from megaxf.engine.optimizer import CountsUpdates, build_adamw, fresh_state, set_learning_rate
-from megaxf.engine.protocol import MOMENTS, StepResult
+from megaxf.engine.protocol import GRADIENT, MOMENTS, SeeGradient, StepResult
 from megaxf.engine.state import pieces_of
 from megaxf.engine.update import CompiledUpdate, FusedUpdate, refresh
 from megaxf.parallel.apply import Placed, is_counted, materialise
 from megaxf.parallel.boxes import Piece
+from megaxf.parallel.clock import BACKWARD, OPTIMIZER
 
 
 class ReferenceEngine(CountsUpdates):
@@ -41,17 +42,27 @@ class ReferenceEngine(CountsUpdates):
         self._update = update(self._optimizer, self._masters, self._weights, norm, run.train.gradient_clip)
 
     def train_step(
-        self, micro_batches: Sequence[TorchBatch], learning_rate: float, loss_limit: float | None = None
+        self,
+        micro_batches: Sequence[TorchBatch],
+        learning_rate: float,
+        loss_limit: float | None = None,
+        see_gradient: SeeGradient | None = None,
     ) -> StepResult:
         """One update; see the protocol."""
         batches = [self._placed.columns(batch) for batch in micro_batches]
         sums = Sums(batches, self._axis, self._device, loss_limit, self._sources)
+        clock = self._placed.mesh.clock
         self._gradients.clear()
         for batch in batches:
-            (sums.add(batch, *self._objective(batch)) * sums.scale).backward()
+            loss = sums.add(batch, *self._objective(batch)) * sums.scale
+            with clock.part(BACKWARD, self._device):
+                loss.backward()
         self._gradients.sum_over(self._axis)
+        if see_gradient:
+            see_gradient(self._gradient_pieces())
         set_learning_rate(self._optimizer, learning_rate)
-        norm = self._update(self._gradients.sums)
+        with clock.part(OPTIMIZER, self._device):
+            norm = self._update(self._gradients.sums)
         self._optimizer_step += math.isfinite(norm)
         return sums.result(norm)
 
@@ -73,13 +84,13 @@ class ReferenceEngine(CountsUpdates):
             flat = {part: tensor.view(-1) for part, tensor in tensors.items()}
             yield from pieces_of(self._placed, name, 0, flat, self._axis)
 
+    def _gradient_pieces(self) -> Iterator[Piece]:
+        for name, gradient in self._gradients.sums.items():
+            yield from pieces_of(self._placed, name, 0, {GRADIENT: gradient.reshape(-1)}, self._axis)
+
     def _refresh(self) -> None:
         for name, weight in self._weights.items():
             refresh(weight, self._masters[name])
-
-    def own_seconds(self) -> float:
-        """See the protocol."""
-        return self._objective.stopwatch.read()
 
     def replicated(self) -> dict[str, torch.Tensor]:
         """See the protocol; masters and optimizer state are replicated, too."""

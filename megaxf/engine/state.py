@@ -30,10 +30,9 @@ def read_whole(engine: Engine, mesh: Mesh, device: torch.device | str, parts: tu
     for piece in engine.pieces():
         if piece.part in parts and piece.copy == 0:
             piece.box_in(whole[piece.name][piece.part]).copy_(piece.values)
-    everyone = Axis("world", mesh.rank, tuple(range(mesh.world_size)), mesh.group)
     for tensors in whole.values():
         for part, tensor in tensors.items():
-            tensors[part] = sum_tensor(tensor.to(device), everyone).cpu()
+            tensors[part] = sum_tensor(tensor.to(device), mesh.everyone).cpu()
     return whole
 
 

@@ -43,13 +43,14 @@ def scatter_to(x: torch.Tensor, axis: Axis) -> torch.Tensor:
 class Pending:
     """A collective under way: `wait()` gives its result."""
 
-    def __init__(self, work: Any, result: torch.Tensor, batch: int = 0) -> None:
+    def __init__(self, work: Any, result: torch.Tensor, axis: Axis, batch: int = 0) -> None:
         """batch: rows of each rank where the result is [ranks x batch, seq/ranks, ...] and still to be put in order."""
-        self._work, self._result, self._batch = work, result, batch
+        self._work, self._result, self._axis, self._batch = work, result, axis, batch
 
     def wait(self) -> torch.Tensor:
         """The result, [batch, seq, ...]."""
-        self._work.wait()
+        with self._axis.message(self._result.device):
+            self._work.wait()
         if self._batch == 0:
             return self._result
         return self._result.unflatten(0, (-1, self._batch)).transpose(0, 1).flatten(1, 2)
@@ -57,21 +58,21 @@ class Pending:
 
 def start_reduce(x: torch.Tensor, axis: Axis) -> Pending:
     """Begin to sum x over the ranks, in place."""
-    return Pending(dist.all_reduce(x, group=axis.group, async_op=True), x)
+    return Pending(dist.all_reduce(x, group=axis.group, async_op=True), x, axis)
 
 
 def start_gather(x: torch.Tensor, axis: Axis) -> Pending:
     """Begin to join the shares [batch, seq/ranks, ...]."""
     joined = x.new_empty(axis.size * x.shape[0], *x.shape[1:])
     work = all_gather(joined, x.contiguous(), group=axis.group, async_op=True)
-    return Pending(work, joined, x.shape[0])
+    return Pending(work, joined, axis, x.shape[0])
 
 
 def start_scatter(x: torch.Tensor, axis: Axis) -> Pending:
     """Begin to sum x [batch, seq, ...] over the ranks, of which this one keeps its share."""
     shares = x.unflatten(1, (axis.size, -1)).transpose(0, 1).contiguous()
     own = torch.empty_like(shares[0])
-    return Pending(reduce_scatter(own, shares.flatten(0, 1), group=axis.group, async_op=True), own)
+    return Pending(reduce_scatter(own, shares.flatten(0, 1), group=axis.group, async_op=True), own, axis)
 
 
 class _CopyTo(torch.autograd.Function):

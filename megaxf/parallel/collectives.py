@@ -18,7 +18,8 @@ reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduc
 def sum_tensor(tensor: torch.Tensor, axis: Axis) -> torch.Tensor:
     """Sum over the axis, in place."""
     if axis.size > 1:
-        dist.all_reduce(tensor, group=axis.group)
+        with axis.message(tensor.device):
+            dist.all_reduce(tensor, group=axis.group)
     return tensor
 
 

@@ -156,14 +156,16 @@ class _Gather(torch.autograd.Function):
         ours = _to_shares(gradient, ctx.axis.size)
         parts = torch.empty_like(ours)
         # A reduce-scatter of the same volume, but one that does not add in bf16.
-        dist.all_to_all_single(parts, ours, group=ctx.axis.group)
+        with ctx.axis.message(ours.device):
+            dist.all_to_all_single(parts, ours, group=ctx.axis.group)
         exact = torch.promote_types(gradient.dtype, torch.float32)
         return parts.sum(0, dtype=exact).to(gradient.dtype), None
 
 
 def _gather(share: torch.Tensor, axis: Axis) -> torch.Tensor:
     shares = share.new_empty(axis.size * share.shape[0], *share.shape[1:])
-    all_gather(shares, share, group=axis.group)
+    with axis.message(share.device):
+        all_gather(shares, share, group=axis.group)
     return _to_row(shares.unflatten(0, (axis.size, -1)))
 
 

@@ -29,7 +29,8 @@ class VocabularyShare:
     def combine(self, statistics: torch.Tensor) -> torch.Tensor:
         """(largest, sum of exponentials, target's logit) [3, tokens] of the own part -> of the whole."""
         of_all = statistics.new_empty(self._axis.size * 3, statistics.shape[1])
-        all_gather(of_all, statistics, group=self._axis.group)
+        with self._axis.message(statistics.device):
+            all_gather(of_all, statistics, group=self._axis.group)
         of_all = of_all.unflatten(0, (-1, 3))
         largest = of_all[:, 0].amax(0)
         total = (of_all[:, 1] * (of_all[:, 0] - largest).exp()).sum(0)

@@ -10,10 +10,13 @@ The mesh is an argument, never a global. It is built from an initialised torch.d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
+
+from megaxf.parallel.clock import COMMUNICATION, Clock
 
 AXES = ("pipeline", "data", "context", "tensor")
 """Outermost first: neighbours in rank order lie along the last axis, which so stays inside a node."""
@@ -30,11 +33,17 @@ class Axis:
     """The ranks of the world along the axis, in order; this one is ranks[rank]."""
     group: dist.ProcessGroup | None
     """These ranks; None where there is no torch.distributed."""
+    clock: Clock = field(default_factory=Clock, compare=False, repr=False)
+    """Of the mesh: counts what messages along the axis cost."""
 
     @property
     def size(self) -> int:
         """The number of ranks along the axis."""
         return len(self.ranks)
+
+    def message(self, device: torch.device) -> AbstractContextManager[None]:
+        """Count what is waited for within as communication; what is compiled is a part of the computation."""
+        return nullcontext() if torch.compiler.is_compiling() else self.clock.part(COMMUNICATION, device)
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,10 @@ class Mesh:
     """Data and context: the ranks that hold the same weights, see different tokens and sum their gradients."""
     parts: Axis
     """Pipeline and tensor: the ranks that hold one model together."""
+    everyone: Axis
+    """All ranks."""
+    clock: Clock
+    """Where this rank's time goes."""
 
     def axis(self, name: str) -> Axis:
         """The axis of that name; raises KeyError for an unknown one."""
@@ -78,10 +91,13 @@ def build_mesh(degrees: Mapping[str, int] | None = None, order: Sequence[str] = 
     sizes = axis_sizes(degrees or {}, world_size, order)
     grid = torch.arange(world_size).view(*sizes.values())
     dims = {name: [dim] for dim, name in enumerate(sizes)}
-    axes = {name: _axis(grid, dim, name, rank, started) for name, dim in dims.items()}
-    replicas = _axis(grid, dims["data"] + dims["context"], "replicas", rank, started)
-    parts = _axis(grid, dims["pipeline"] + dims["tensor"], "parts", rank, started)
-    return Mesh(rank, world_size, dist.group.WORLD if started else None, axes, replicas, parts)
+    clock = Clock()
+    axes = {name: _axis(grid, dim, name, rank, started, clock) for name, dim in dims.items()}
+    replicas = _axis(grid, dims["data"] + dims["context"], "replicas", rank, started, clock)
+    parts = _axis(grid, dims["pipeline"] + dims["tensor"], "parts", rank, started, clock)
+    group = dist.group.WORLD if started else None
+    everyone = Axis("world", rank, tuple(range(world_size)), group, clock)
+    return Mesh(rank, world_size, group, axes, replicas, parts, everyone, clock)
 
 
 def subaxis(axis: Axis, size: int) -> Axis:
@@ -90,7 +106,7 @@ def subaxis(axis: Axis, size: int) -> Axis:
     ranks = axis.ranks[first : first + size]
     whole = size == axis.size
     group = axis.group if whole or axis.group is None else dist.new_group(list(ranks), use_local_synchronization=True)
-    return Axis(f"{axis.name}, {size} neighbours", axis.rank - first, ranks, group)
+    return Axis(f"{axis.name}, {size} neighbours", axis.rank - first, ranks, group, axis.clock)
 
 
 def axis_sizes(degrees: Mapping[str, int], world_size: int, order: Sequence[str] = AXES) -> dict[str, int]:
@@ -109,14 +125,15 @@ def axis_sizes(degrees: Mapping[str, int], world_size: int, order: Sequence[str]
     return sizes
 
 
-def _axis(grid: torch.Tensor, dims: Sequence[int], name: str, rank: int, started: bool) -> Axis:
+def _axis(grid: torch.Tensor, dims: Sequence[int], name: str, rank: int, started: bool, clock: Clock) -> Axis:
     """The ranks of the grid that differ from `rank` along `dims` only, the first of these outermost."""
     place = (grid == rank).nonzero()[0].tolist()
     row = grid[tuple(slice(None) if dim in dims else place[dim] for dim in range(grid.dim()))]
     if list(dims) != sorted(dims):
         row = row.transpose(0, 1)
     ranks = row.flatten().tolist()
-    return Axis(name, ranks.index(rank), tuple(ranks), _group(ranks, grid.numel()) if started else None)
+    group = _group(ranks, grid.numel()) if started else None
+    return Axis(name, ranks.index(rank), tuple(ranks), group, clock)
 
 
 def _group(ranks: list[int], world_size: int) -> dist.ProcessGroup | None:

@@ -155,7 +155,7 @@ def _memory(device: torch.device) -> float:
 
 def _messages(mesh: Mesh, device: torch.device, local_ranks: int) -> tuple[float, float | None, float]:
     """(bytes/s within the host, bytes/s of a rank to other hosts, seconds of an empty message)."""
-    axis = Axis("all", mesh.rank, tuple(range(mesh.world_size)), mesh.group)
+    axis = mesh.everyone
     if axis.size == 1:
         return _copies(device), None, 0.0
     speed, hop = _ring(axis, mesh, device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import torch
@@ -30,8 +29,6 @@ class Feed:
     ) -> None:
         self.position = position
         """The first sample of the batch that `next` gives."""
-        self.waited = 0.0
-        """Seconds that the last `next` took."""
         self.batches, self._run, self._device = batches, run, device
         self._share = DataShare(mesh.data_rank, mesh.data_size)
         memory = pinned if device.type == "cuda" else allocate
@@ -41,7 +38,6 @@ class Feed:
 
     def next(self) -> list[TorchBatch]:
         """The micro-batches of the next step; the position moves on. Raises DataError."""
-        started = time.perf_counter()
         self._give_back()
         request, rows = next(self._ring)
         samples = torch.arange(request.first_sample, request.first_sample + request.rows, device=self._device)
@@ -52,9 +48,7 @@ class Feed:
         else:
             self._ring.release()
         self.position += request.rows * self._share.ranks
-        moved = micro_batches(batch, self._run.train.micro_batch_size)
-        self.waited = time.perf_counter() - started
-        return moved
+        return micro_batches(batch, self._run.train.micro_batch_size)
 
     def close(self) -> None:
         """End the reading thread."""

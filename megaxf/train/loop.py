@@ -21,10 +21,13 @@ from data_pipeline.rows.evaluation import EvaluationRows
 from megaxf.config import Run, check_world
 from megaxf.config_data import portion_at
 from megaxf.engine import Engine, StepResult, TorchBatch, create
+from megaxf.engine.statistics import Statistics, by_number
+from megaxf.parallel.clock import FORWARD
 from megaxf.parallel.collectives import barrier
 from megaxf.parallel.mesh import Mesh
 from megaxf.plan.conventions import mfu
-from megaxf.train import export, guards
+from megaxf.train import export, guards, writers
+from megaxf.train.breakdown import CHECKPOINT, DATA, breakdown
 from megaxf.train.checkpoints import Checkpoints
 from megaxf.train.console import Report
 from megaxf.train.environment import describe, idle_cores
@@ -40,12 +43,14 @@ from megaxf.train.initial import open_initial
 from megaxf.train.metrics import Recorder, TrainRecord, last_step
 from megaxf.train.plots import plot_loss
 from megaxf.train.positions import Positions
+from megaxf.train.profile import Profiler
 from megaxf.train.resolved import page, resolve
 from megaxf.train.run_folder import RunFolder
 from megaxf.train.schedules import rate_of
 from megaxf.train.sources import check_files, epoch_warnings, open_run
 from megaxf.train.start import Position, load, look, same_on_all_ranks
 from megaxf.train.throughput import Peak, find_peak, flops_per_token, hardware_flops_per_token
+from megaxf.train.writers import open_writers
 
 Beat = Callable[[int, str], None]
 """Takes a step and a phase."""
@@ -83,7 +88,8 @@ def train(
     guards.agreed(mesh, requests.refuse_start)
     numbers, as_asked = NumberGuard(run, standing.passed_over), run
     run = without(as_asked, numbers.passed_over)
-    guards.agreed(mesh, lambda: export.check(run))
+    for check in (export.check, writers.check):
+        guards.agreed(mesh, lambda check=check: check(run))  # type: ignore[misc]
     batches, validation = guards.agreed(mesh, lambda: (open_run(run), validation_rows(run)))
     guards.agreed(mesh, lambda: check_files(batches) if mesh.rank == 0 else None)
     guards.agreed(mesh, lambda: epoch_warnings(run, batches))
@@ -141,29 +147,38 @@ class Trainer:
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.run, self.mesh, self.folder, self.report.say, self.position.step)
         self.stragglers = Stragglers(self.run.guards, self.mesh)
+        looks = self.run.metrics.statistics_every
+        self.statistics = Statistics(self.engine, self.run, self.device) if looks else None
+        self.profiler = Profiler(self.run.profile, self.mesh, self.device, self.folder.profile, self.report)
         self.skipped = 0
+        self.parts: dict[str, float] = {}
+        """Where the time of the last step went."""
+        self.saving = 0.0
+        """Seconds that a checkpoint has stopped the run for since the last step."""
         self.loss: float | None = None
         self.positions = self._record_start() if self.mesh.rank == 0 else None
-        board = self.folder.tensorboard if self.run.metrics.tensorboard else None
-        place = self.position.step, self.position.tokens
-        self.recorder = Recorder(self.folder.metrics, board, *place) if self.mesh.rank == 0 else None
+        self.recorder = self._record() if self.mesh.rank == 0 else None
 
     def run_to_end(self) -> Outcome | None:
         """All remaining steps, with evaluations and checkpoints when they are due; collective.
 
         None: go on from the newest checkpoint, without the data that the guards have passed over.
         """
-        seconds = 0.0
+        seconds, clock = 0.0, self.mesh.clock
         if self.position.step == 0:
             self.evaluate()
         while self.position.step < self.run.train.steps:
             started = time.perf_counter()
+            clock.clear()
+            self.profiler.before(self.position.step + 1)
             self.beat(self.position.step + 1, "data")
-            batch, fault = guards.attempt(self.feed.next)
+            with clock.part(DATA):
+                batch, fault = guards.attempt(self.feed.next)
             flags = self.requests.stop(seconds, self.checkpoints.seconds), fault is not None, self.checkpoints.busy()
             stopping, failed, writing = guards.any_rank(self.mesh, self.device, *flags)
             if not writing:
-                self.checkpoints.advance()
+                with clock.part(CHECKPOINT):
+                    self.checkpoints.advance()
             if stopping or failed:
                 self.save(last=True)
                 guards.raise_first(self.mesh, fault)
@@ -174,6 +189,7 @@ class Trainer:
             self.beat(self.position.step + 1, "train" if seconds else "first step")
             finding = self.advance(batch, started)
             seconds = time.perf_counter() - started
+            self.profiler.after(self.position.step)
             if finding and finding.ends:
                 return None if finding.passed_over else Outcome.DIVERGED
             self.compare_speed()
@@ -191,9 +207,14 @@ class Trainer:
         """One optimizer step; gives what is wrong with it, on all ranks alike; collective."""
         step, samples, tokens = self.position
         rate = rate_of(self.run, step + 1)
-        result = self.engine.train_step(batch, rate, self.numbers.limit(step + 1))
+        limit = self.numbers.limit(step + 1)
+        if self.statistics and step % self.run.metrics.statistics_every == 0:
+            result, groups = self.statistics.train_step(batch, rate, limit)
+        else:
+            result, groups = self.engine.train_step(batch, rate, limit), {}
         finding = self.numbers.judge(step + 1, result, self.checkpoints.newest, self.mesh, self.device)
         seconds = time.perf_counter() - started
+        self.parts = self.mesh.clock.read()
         self.skipped += result.skipped or (finding is not None and finding.action == "skip")
         portion = portion_at(self.run, step + 1)
         self.position = Position(step + 1, self.feed.position, tokens + portion.tokens)
@@ -214,12 +235,15 @@ class Trainer:
             model_tflops=flops * speed / self.mesh.world_size / 1e12,
             mfu=mfu(flops, speed, self.mesh.world_size, self.peak.flops),
             hfu=mfu(again, speed, self.mesh.world_size, self.peak.flops),
-            data_wait=self.feed.waited / seconds,
+            data_wait=self.parts[DATA] / seconds,
             memory_bytes=memory(self.device),
             idle_rows=result.idle_rows,
             skipped_steps=self.skipped,
             source_losses=self._source_losses(result),
+            times=breakdown(self.parts, seconds, self.saving),
+            groups=by_number(groups),
         )
+        self.saving = 0.0
         if self.recorder:
             self.recorder.train(record)
         self.report.step(record)
@@ -236,7 +260,7 @@ class Trainer:
 
     def compare_speed(self) -> None:
         """Name the ranks that are slow by themselves, when that is due; collective."""
-        found = self.stragglers.look(self.engine.own_seconds() + self.feed.waited)
+        found = self.stragglers.look(self.parts[FORWARD] + self.parts[DATA])
         if found and found[1]:
             middle, slow = found
             self.report.warn(explain_slow(self.position.step, middle, slow))
@@ -268,6 +292,7 @@ class Trainer:
 
     def save(self, last: bool) -> None:
         """A checkpoint of this step, unless there is one; complete on return where it is the last; collective."""
+        started = time.perf_counter()
         step, samples, tokens = self.position
         self.beat(step, "save")
         if not self.checkpoints.begin(step, last):
@@ -278,10 +303,12 @@ class Trainer:
         extra = {"samples": samples, "tokens": tokens, "data": batches.state(samples), "guards": self.numbers.state()}
         extra |= {"loss": self.loss}
         self.checkpoints.save(self.engine, step, (extra, batches.tokenizer_folder()), last)
+        self.saving = time.perf_counter() - started
 
     def close(self) -> None:
         """End what runs beside the loop, and draw the curve; not collective, so it is safe after any error."""
         self.feed.close()
+        self.profiler.close()
         if self.recorder:
             self.recorder.close()
             if plot_loss(self.folder.metrics, self.folder.plot, self.run.run_folder):
@@ -300,6 +327,11 @@ class Trainer:
             reached=last_step(self.folder.metrics),
         )
         return positions
+
+    def _record(self) -> Recorder:
+        step, _, tokens = self.position
+        opened = open_writers(self.run, self.folder, step, tokens, self.report.warn)
+        return Recorder(self.folder.metrics, step, opened)
 
     def _source_losses(self, result: StepResult) -> dict[str, float]:
         found = zip(sorted(self.run.data.sources), result.by_source, strict=False)

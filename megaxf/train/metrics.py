@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from megaxf.train.evaluate import Evaluation
+from megaxf.train.writers import Writer
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,10 @@ class TrainRecord:
     """Of this start so far: steps that changed nothing, since a gradient overflowed in fp16."""
     source_losses: dict[str, float] = field(default_factory=dict)
     """Of the sources with counted targets in this step, where the run has several."""
+    times: dict[str, float] = field(default_factory=dict)
+    """Seconds of rank 0 by what they went for; see megaxf.train.breakdown."""
+    groups: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Each of the numbers of megaxf.engine.statistics by groups of layers, in the steps that are looked at."""
 
 
 TAGS = {
@@ -76,6 +81,9 @@ TAGS = {
 }
 """Field of a TrainRecord -> TensorBoard tag, over steps."""
 
+TAGS_OF_MANY = {"source_losses": "train/loss", "times": "time"}
+"""Field with several numbers -> beginning of their tags, which their names follow."""
+
 GUARD = "guard"
 """Kind of the records of what guards have found."""
 
@@ -84,19 +92,20 @@ _TAIL = 1 << 16
 
 
 class Recorder:
-    """Writes records of rank 0 as they come, going on from a step and its tokens (0 and 0: a new run)."""
+    """Writes records of rank 0 as they come, going on from a step (0: a new run)."""
 
-    def __init__(self, file: Path, tensorboard: Path | None, step: int, tokens: int) -> None:
+    def __init__(self, file: Path, step: int, writers: Sequence[Writer] = ()) -> None:
         truncate(file, step)
         self._file: TextIO = file.open("a", encoding="utf-8")
-        self._boards = _open_boards(tensorboard, step, tokens) if tensorboard else ()
+        self._writers = writers
 
     def train(self, record: TrainRecord) -> None:
         """Record one step."""
         values = asdict(record)
         self._line("train", values)
         scalars = {tag: values[name] for name, tag in TAGS.items()}
-        scalars |= {f"train/loss/{source}": loss for source, loss in record.source_losses.items()}
+        many = {tag: values[name] for name, tag in TAGS_OF_MANY.items()} | record.groups
+        scalars |= {f"{tag}/{name}": value for tag, found in many.items() for name, value in found.items()}
         self._scalars(scalars, record.step, record.tokens)
 
     def evaluation(self, step: int, tokens: int, found: Evaluation) -> None:
@@ -105,8 +114,8 @@ class Recorder:
         self._line("evaluation", fields | {"step": step, "tokens": tokens})
         names = ("loss", "perplexity")
         self._scalars({f"evaluation/{found.source}/{name}": fields[name] for name in names}, step, tokens)
-        for board in self._boards:
-            board.flush()
+        for writer in self._writers:
+            writer.flush()
 
     def guard(self, step: int, **values: Any) -> None:
         """Record what a guard has found."""
@@ -115,28 +124,23 @@ class Recorder:
     def close(self) -> None:
         """Write what is still held."""
         self._file.close()
-        for board in self._boards:
-            board.close()
+        for writer in self._writers:
+            writer.close()
 
     def _line(self, kind: str, values: dict[str, Any]) -> None:
-        finite = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in values.items()}
-        self._file.write(json.dumps({"kind": kind, **finite}) + "\n")
+        self._file.write(json.dumps({"kind": kind, **_finite(values)}) + "\n")
         self._file.flush()
 
     def _scalars(self, scalars: dict[str, float], step: int, tokens: int) -> None:
-        for board, place in zip(self._boards, (step, tokens), strict=False):
-            for tag, value in scalars.items():
-                board.add_scalar(tag, value, place)
+        for writer in self._writers:
+            writer.scalars(scalars, step, tokens)
 
 
-def _open_boards(folder: Path, step: int, tokens: int) -> tuple[Any, Any]:
-    """Two TensorBoard runs with the same tags: over steps, and `by_tokens`. Each hides what it held beyond here."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    def board(path: Path, place: int) -> Any:
-        return SummaryWriter(str(path), purge_step=place + 1 if place else 0, flush_secs=30)
-
-    return board(folder, step), board(folder / "by_tokens", tokens)
+def _finite(value: Any) -> Any:
+    """The same with None for numbers that are not finite, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_records(file: Path) -> Iterator[dict[str, Any]]:

@@ -26,7 +26,17 @@ CONSEQUENCES = {
 }
 """Start of a key -> what follows from changing it."""
 
-SILENT = ("run_folder", "init.", "evaluate.", "checkpoint.", "metrics.", "guards.", "train.exit_after_minutes", "data.")
+SILENT = (
+    "run_folder",
+    "init.",
+    "evaluate.",
+    "checkpoint.",
+    "metrics.",
+    "profile.",
+    "guards.",
+    "train.exit_after_minutes",
+    "data.",
+)
 """data: what its settings lead to is compared with the state of the data in the checkpoint."""
 HORIZON = ("train.steps", "schedule.", "optimizer.learning_rate")
 

@@ -5,6 +5,8 @@ environment.json   versions, git state, hosts and devices of each start
 metrics.jsonl      a line a step
 positions.jsonl    where in its data the run stood at each start, checkpoint and end; see data_pipeline.audit.positions
 tensorboard/       the same for TensorBoard
+wandb-id           of the run at Weights & Biases
+profile/           traces of the steps and ranks that `profile` names
 checkpoints/       step-00000012, ..., unless checkpoint.folder names another place
 loss.png           drawn when the run ends or stops
 """
@@ -36,6 +38,8 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
         self.positions = self.path / POSITIONS
         self.tensorboard = self.path / "tensorboard"
+        self.wandb = self.path / "wandb-id"
+        self.profile = self.path / "profile"
         self.checkpoints = place(checkpoints or self.path / CHECKPOINTS)
         self.plot = self.path / "loss.png"
 

@@ -31,6 +31,7 @@ DOORS = {
     "sentencepiece": ["data_pipeline.tokenizer"],
     "tensorboard": ["megaxf.train"],
     "torch.utils.tensorboard": ["megaxf.train"],
+    "wandb": ["megaxf.train.writers"],
     "accelerate": ["megaxf.generate"],
     "transformers": ["megaxf.convert.verify"],
 }

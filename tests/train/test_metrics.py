@@ -2,12 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from megaxf.parallel.mesh import build_mesh
 from megaxf.plan.conventions import mfu
+from megaxf.train.breakdown import OTHER, PARTS
 from megaxf.train.evaluate import Evaluation
 from megaxf.train.metrics import Recorder, TrainRecord, read_records, truncate
 from megaxf.train.plots import curves, plot_loss, smooth
@@ -17,7 +19,8 @@ from megaxf.train.throughput import (
     hardware_flops_per_token,
     measure_matmul,
 )
-from tests.train.kit import column, start
+from megaxf.train.writers import TensorBoard
+from tests.train.kit import assert_same_end, column, records, start
 
 
 def record(step, loss=4.0):
@@ -67,7 +70,7 @@ def _cpu_dtype():
 
 
 def test_records_are_json_and_not_finite_is_null(tmp_path):
-    recorder = Recorder(tmp_path / "metrics.jsonl", None, 0, 0)
+    recorder = Recorder(tmp_path / "metrics.jsonl", 0)
     recorder.train(record(1, loss=math.nan))
     recorder.evaluation(1, 100, Evaluation("books", 2.0, 50, 4, 0.1))
     recorder.close()
@@ -97,7 +100,7 @@ def scalars(folder, tag):
 
 def test_tensorboard_over_steps_and_tokens_without_doubles_after_a_resume(tmp_path):
     for begin, steps in ((0, (1, 2, 3)), (2, (3, 4))):
-        recorder = Recorder(tmp_path / "metrics.jsonl", tmp_path / "board", begin, 100 * begin)
+        recorder = Recorder(tmp_path / "metrics.jsonl", begin, [TensorBoard(tmp_path / "board", begin, 100 * begin)])
         recorder.evaluation(begin, 100 * begin, Evaluation("books", 2.0 + begin, 50, 4, 0.1))
         for step in steps:
             recorder.train(record(step, loss=float(step + begin)))
@@ -112,7 +115,7 @@ def test_tensorboard_over_steps_and_tokens_without_doubles_after_a_resume(tmp_pa
 def test_the_plot(tmp_path):
     file, image = tmp_path / "metrics.jsonl", tmp_path / "loss.png"
     assert not plot_loss(file, image, "nothing yet")
-    recorder = Recorder(file, None, 0, 0)
+    recorder = Recorder(file, 0)
     for step in range(1, 4):
         recorder.train(record(step, loss=5.0 - step if step < 3 else math.inf))
     recorder.evaluation(2, 200, Evaluation("books", 3.5, 50, 4, 0.1))
@@ -126,3 +129,44 @@ def test_the_plot(tmp_path):
 
 def test_smoothing_is_the_mean_of_the_last_values():
     assert smooth([1.0, 2.0, 3.0, 6.0], 2) == [1.0, 1.5, 2.5, 4.5]
+
+
+def test_where_the_time_went_is_recorded_of_every_step(make):
+    run = make(train={"steps": 5}, checkpoint={"every": 2})
+    start(run)
+    times, seconds = column(run, "times"), column(run, "seconds")
+    assert all(set(one) == {*PARTS, OTHER} for one in times)
+    for one, whole in zip(times, seconds, strict=True):
+        saving = one["checkpoint"]
+        assert sum(one.values()) - saving <= whole * (1 + 1e-9) <= sum(one.values()) * (1 + 1e-9)
+        assert one["data"] > 0 and one["forward_backward"] > 0 and one["optimizer"] > 0
+        assert one["communication"] == 0, "one process waits for nobody"
+    stalls = [one["checkpoint"] for one in times]
+    assert stalls[2] > stalls[1] and stalls[4] > stalls[3], "what steps 2 and 4 saved stands with the steps after them"
+
+
+def test_numbers_of_many_names_have_a_tag_each(tmp_path):
+    recorder = Recorder(tmp_path / "metrics.jsonl", 0, [TensorBoard(tmp_path / "board", 0, 0)])
+    groups = {"gradient_norm": {"embedding": 0.5, "layers.0-15": math.inf}, "update_ratio": {"head": 0.125}}
+    recorder.train(replace(record(1), times={"data": 0.25}, groups=groups))
+    recorder.close()
+    (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert line["groups"]["gradient_norm"] == {"embedding": 0.5, "layers.0-15": None}
+    expected = {"time/data": 0.25, "gradient_norm/embedding": 0.5, "update_ratio/head": 0.125}
+    assert {tag: scalars(tmp_path / "board", tag) for tag in expected} == {t: [(1, v)] for t, v in expected.items()}
+
+
+def test_groups_of_layers_are_looked_at_in_the_steps_asked_for_and_change_none(make):
+    run = make(metrics={"tensorboard": False, "statistics_every": 3, "layer_groups": 1})
+    start(run)
+    assert [one["step"] for one in records(run) if one["groups"]] == [1, 4, 7, 10]
+    groups = ["embedding", "layers.0-1", "head"]
+    assert {name: list(values) for name, values in records(run)[0]["groups"].items()} == {
+        "gradient_norm": groups,
+        "update_ratio": groups,
+        "activation_rms": ["layers.0-1"],
+    }
+    plain = make(run_folder=run.run_folder + "-plain", metrics={"tensorboard": False, "statistics_every": 0})
+    start(plain)
+    assert not any(one["groups"] for one in records(plain))
+    assert_same_end(run, plain)

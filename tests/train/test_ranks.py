@@ -34,11 +34,11 @@ def poison_rank_one(run, step):
         engine = create(*arguments)
         plain = engine.train_step
 
-        def train_step(batches, rate, limit):
+        def train_step(*given):
             if engine.optimizer_step == step - 1 and dist.get_rank() == 1:
                 with torch.no_grad():
                     next(engine._objective.parameters())[3, 3] = math.nan
-            return plain(batches, rate, limit)
+            return plain(*given)
 
         engine.train_step = train_step
         return engine

@@ -5,11 +5,12 @@ import statistics
 from dataclasses import replace
 
 import pytest
+from matplotlib.figure import Figure
 
 from launch.megaxf import main
 from megaxf.config import change
 from megaxf.train.metrics import read_records
-from megaxf.train.report.charts import picture
+from megaxf.train.report.charts import _times, picture
 from megaxf.train.report.facts import RECENT, read
 from megaxf.train.report.page import page
 from tests.train.kit import start, tiny_run, write_data
@@ -66,6 +67,22 @@ def test_what_is_to_come_is_at_the_pace_of_the_last_steps(folder):
     pace = statistics.median(record["seconds"] for record in facts.steps[-RECENT:])
     assert facts.seconds_left == pytest.approx(100 * pace)
     assert facts.summary()["dollars_left"] == pytest.approx(100 * pace / 3600)
+
+
+def test_what_the_time_went_for_fills_the_steps(folder):
+    facts = read(folder)
+    recent = [record["times"] for record in facts.steps]
+    whole = sum(sum(times.values()) for times in recent)
+    shares = facts.summary()["times"]
+    assert shares["optimizer"] == pytest.approx(sum(times["optimizer"] for times in recent) / whole)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert f"optimizer {shares['optimizer']:.1%}" in page(facts, b"")
+    axes = Figure().add_subplot()
+    _times(axes, facts)
+    heights = [heap.get_paths()[0].vertices[:, 1].max() for heap in axes.collections]
+    assert len(heights) == len(shares) and heights == sorted(heights) and heights[-1] == pytest.approx(1)
+    before = replace(facts, steps=[{key: v for key, v in one.items() if key != "times"} for one in facts.steps])
+    assert before.summary()["times"] == {} and picture(before), "a run of an older version"
 
 
 def test_the_page_has_the_picture_and_nothing_of_the_run_as_markup(folder):

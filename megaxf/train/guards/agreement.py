@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 
 from megaxf.parallel.collectives import gather_objects, sum_numbers
-from megaxf.parallel.mesh import Axis, Mesh
+from megaxf.parallel.mesh import Mesh
 
 Result = TypeVar("Result")
 
@@ -43,5 +43,4 @@ def raise_first(mesh: Mesh, fault: ValueError | None) -> None:
 
 def any_rank(mesh: Mesh, device: torch.device, *flags: bool) -> list[bool]:
     """Each flag, true where it is on any rank: one tiny message; collective."""
-    everyone = Axis("world", mesh.rank, tuple(range(mesh.world_size)), mesh.group)
-    return [count > 0 for count in sum_numbers([float(flag) for flag in flags], everyone, device)]
+    return [count > 0 for count in sum_numbers([float(flag) for flag in flags], mesh.everyone, device)]

@@ -1,7 +1,6 @@
 """Ranks that are slower than the others: every rank waits for the slowest, so that steps alone do not tell which it is.
 
-Compared is what a rank does by itself: waiting for data, and forward passes. Ranks that share one model over tensor or
-context parallelism, or the weights over ZeRO 3, wait for one another within a forward pass and look alike.
+Compared is what a rank does by itself: waiting for data, and forward passes without what they wait for other ranks.
 """
 
 from __future__ import annotations

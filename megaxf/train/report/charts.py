@@ -14,7 +14,7 @@ MANY = 100
 
 
 def picture(facts: Facts) -> bytes:
-    """PNG of loss, throughput, gradient norm, learning rate, losses of sources, and where time and data went.
+    """PNG of loss, throughput, gradient norm, learning rate, losses of sources, and where the time went.
 
     Dotted lines are restarts, red marks what guards have found.
     """
@@ -22,9 +22,9 @@ def picture(facts: Facts) -> bytes:
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    figure = Figure(figsize=(14, 8), dpi=110, layout="constrained")
+    figure = Figure(figsize=(14, 11.5), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(2, 3).flatten()
+    panels = figure.subplots(3, 3).flatten()
     several = any(record.get("source_losses") for record in facts.steps)
     drawn: tuple[tuple[str, Callable[[Any, Facts], None]], ...] = (
         ("loss (nats a token)", _loss),
@@ -32,7 +32,10 @@ def picture(facts: Facts) -> bytes:
         ("gradient norm", _curve_of("gradient_norm")),
         ("learning rate", lambda axes, facts: _curve(axes, facts, "learning_rate", mean=False)),
         ("training loss of sources", _sources) if several else ("seconds a step", _curve_of("seconds")),
-        ("share of a step", _shares),
+        ("share of a step's time", _times),
+        ("share of the peak", _shares),
+        ("gradient norm of groups of layers", _groups_of("gradient_norm")),
+        ("update over weights", _groups_of("update_ratio")),
     )
     for axes, (title, draw) in zip(panels, drawn, strict=True):
         draw(axes, facts)
@@ -86,6 +89,40 @@ def _sources(axes: Any, facts: Facts) -> None:
 
 
 def _shares(axes: Any, facts: Facts) -> None:
-    for name, label in (("mfu", "MFU"), ("hfu", "HFU"), ("data_wait", "waiting for data")):
+    for name, label in (("mfu", "MFU"), ("hfu", "HFU")):
         _curve(axes, facts, name, label=label)
     axes.set_ylim(0, None)
+
+
+def _times(axes: Any, facts: Facts) -> None:
+    """What the time went for, one upon the other, each point of as many steps as fill the picture."""
+    found = [record for record in facts.steps if record.get("times")]
+    if not found:
+        return
+    names, width = list(found[0]["times"]), -(-len(found) // MANY)
+    heaps = [found[first : first + width] for first in range(0, len(found), width)]
+    sums = {name: [sum(record["times"].get(name, 0.0) for record in heap) for heap in heaps] for name in names}
+    whole = [sum(parts) for parts in zip(*sums.values(), strict=True)]
+    shares = [[part / all_of_it for part, all_of_it in zip(parts, whole, strict=True)] for parts in sums.values()]
+    steps = [heap[-1]["step"] for heap in heaps]
+    if len(steps) == 1:
+        steps, shares = [steps[0] - 1, steps[0]], [share * 2 for share in shares]
+    axes.stackplot(steps, *shares, labels=[name.replace("_", " and ") for name in names], alpha=0.8)
+    axes.set_ylim(0, 1)
+
+
+def _groups_of(number: str) -> Callable[[Any, Facts], None]:
+    """A line for each group of layers, from the first layers in blue to the last in yellow."""
+
+    def draw(axes: Any, facts: Facts) -> None:
+        from matplotlib import colormaps
+
+        found = [(record["step"], record["groups"][number]) for record in facts.steps if record.get("groups")]
+        names = list(found[0][1]) if found else []
+        for place, name in enumerate(names):
+            points = [(step, values.get(name) or None) for step, values in found]
+            axes.plot(*zip(*points, strict=True), marker=".", linewidth=1, label=name,
+                      color=colormaps["viridis"](place / max(1, len(names) - 1)))  # fmt: skip
+        axes.set_yscale("log")
+
+    return draw

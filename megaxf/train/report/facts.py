@@ -57,6 +57,12 @@ class Facts:
         recent = [record["seconds"] for record in self.steps[-RECENT:]]
         return statistics.median(recent) * (self.run.train.steps - self.step) if recent else 0.0
 
+    def shares_of_time(self) -> dict[str, float]:
+        """What the last steps spent their time on, with what checkpoints took between them."""
+        recent = [record["times"] for record in self.steps[-RECENT:] if record.get("times")]
+        sums = {name: sum(times.get(name, 0.0) for times in recent) for name in (recent[0] if recent else ())}
+        return {name: seconds / sum(sums.values()) for name, seconds in sums.items()}
+
     def dollars(self, seconds: float) -> float | None:
         """Of all devices for a time; None where no price is known."""
         if self.dollars_per_hour is None:
@@ -85,7 +91,7 @@ class Facts:
             "findings": len(self.findings),
             "tokens_per_second": _middle(self.steps, "tokens_per_second"),
             "mfu": _middle(self.steps, "mfu"),
-            "data_wait": _middle(self.steps, "data_wait"),
+            "times": self.shares_of_time(),
             "trained_seconds": self.trained_seconds,
             "seconds_left": self.seconds_left,
             "dollars": self.dollars(self.trained_seconds),

@@ -56,8 +56,10 @@ def lines(facts: Facts) -> list[tuple[str, str]]:
         ("starts", f"{said['starts']}, and {said['findings']} findings of guards"),
     ]
     if said["tokens_per_second"] is not None:
-        speed = f"{quantity(said['tokens_per_second'])} tokens/s, MFU {said['mfu']:.1%}"
-        found.append(("pace of late", f"{speed}, {said['data_wait']:.1%} of the time waiting for data"))
+        found.append(("pace of late", f"{quantity(said['tokens_per_second'])} tokens/s, MFU {said['mfu']:.1%}"))
+    if said["times"]:
+        shares = [f"{name.replace('_', ' and ')} {share:.1%}" for name, share in said["times"].items()]
+        found.append(("time of late went for", ", ".join(shares)))
     found.append(
         ("time", f"{duration(said['trained_seconds'])} of steps so far, {duration(said['seconds_left'])} to come")
     )

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.settings import TokenIds
 from megaxf.convert.tables import Rule
-from megaxf.models.registry import FAMILIES, ModelConfig
+from megaxf.models.registry import ModelConfig, families
 
 
 class Family(Protocol):
@@ -46,7 +46,7 @@ def of(config: ModelConfig) -> Family:
 def of_settings(settings: dict[str, Any]) -> Family:
     """The file of the family that a config.json is about. Raises ConvertError where there is none."""
     kind = settings.get("model_type")
-    known = {model_type: name for name in FAMILIES for model_type in _file(name).MODEL_TYPES}
+    known = {model_type: name for name in families() for model_type in _file(name).MODEL_TYPES}
     if kind not in known:
         raise ConvertError(f"config.json: model_type = {kind!r} is not known here; megaxf has {', '.join(known)}")
     return _file(known[kind])

@@ -7,12 +7,12 @@ seconds that planning and checking a run should not cost.
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, Protocol
 
+import megaxf.models
 from megaxf.plan.parameters import Shape
-
-FAMILIES = ("llama", "gpt2", "gpt_neox")
 
 
 class ModelConfig(Shape, Protocol):
@@ -42,6 +42,12 @@ def config_type(name: str) -> Any:
     return import_module(f"megaxf.models.{name}_config").Config
 
 
+def families() -> list[str]:
+    """The names of all families: whatever has both files."""
+    files = [module.name for module in iter_modules(megaxf.models.__path__)]
+    return [name for name in files if f"{name}_config" in files]
+
+
 def _check(name: str) -> None:
-    if name not in FAMILIES:
-        raise ValueError(f"{name!r} is not a model family; known: {', '.join(FAMILIES)}")
+    if name not in families():
+        raise ValueError(f"{name!r} is not a model family; known: {', '.join(families())}")

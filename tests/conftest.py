@@ -2,6 +2,7 @@
 
 import functools
 import os
+import urllib.request
 
 import pytest
 
@@ -30,3 +31,20 @@ def run_on():
 def ranks2(run_on):
     """`ranks2(function, *args)`: on two ranks."""
     return functools.partial(run_on, 2)
+
+
+@pytest.fixture
+def endpoint(monkeypatch):
+    """The address of an S3 server that holds nothing; credentials are found by s3fs where it always looks."""
+    moto_server = pytest.importorskip("moto.server")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    address = f"http://{host}:{port}"
+    # What it holds outlives a server within a process.
+    urllib.request.urlopen(urllib.request.Request(f"{address}/moto-api/reset", method="POST")).close()
+    yield address
+    server.stop()

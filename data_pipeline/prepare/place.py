@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
 
+from data_pipeline.disk import free_bytes
 from data_pipeline.errors import DataError
 from data_pipeline.format.folder import LOCK, busy, clear_folder, locked
 from data_pipeline.format.manifest import write_whole
@@ -97,8 +97,7 @@ class Place:
 
     def free_bytes(self) -> int:
         """Bytes that may be written on this disk."""
-        there = next(path for path in (self.folder, *self.folder.parents) if path.exists())
-        return shutil.disk_usage(there).free
+        return free_bytes(self.folder)
 
     def full(self, needed: int) -> DataError:
         """What to say when the disk is, or will be, full."""

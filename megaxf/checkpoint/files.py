@@ -15,7 +15,7 @@ import io
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 import xxhash
 from upath import UPath
 
+from data_pipeline import disk
 from megaxf.checkpoint.errors import CheckpointError, DamagedCheckpoint
 
 Place = Path | UPath
@@ -102,7 +103,7 @@ def make_folder(path: Place) -> None:
 def writing(path: Place) -> Iterator[Stream]:
     """A new file, its folder made where missing, through to the disk in the end. Raises CheckpointError naming it."""
     make_folder(path.parent)
-    with _naming(path, "cannot be written"), path.open("wb") as file:
+    with _naming(path, "cannot be written", new=True), path.open("wb") as file:
         stream = Stream(file)
         try:
             yield stream
@@ -182,7 +183,9 @@ def sizes(folder: Place) -> dict[str, int]:
         }
     else:
         folder.fs.invalidate_cache()
-        within = folder.fs.find(folder.path, detail=True)
+        within: dict[str, Any] = {}
+        with suppress(FileNotFoundError):  # no such bucket
+            within = folder.fs.find(folder.path, detail=True)
         found = {path.removeprefix(folder.path).lstrip("/"): entry["size"] for path, entry in within.items()}
     return dict(sorted(found.items()))
 
@@ -192,18 +195,18 @@ def is_folder(path: Place) -> bool:
     return path.is_dir()
 
 
-def free_bytes(folder: Place) -> int | None:
-    """Room on the disk of a folder; None for a store, which has no end."""
-    return shutil.disk_usage(folder).free if isinstance(folder, Path) else None
+def shortage(folder: Place, needed: int) -> str | None:
+    """How far the disk of a folder is too small for `needed` bytes; None where it is not. A store has no end."""
+    return disk.shortage(folder, needed) if isinstance(folder, Path) else None
 
 
 @contextmanager
-def _naming(path: Place, what: str) -> Iterator[None]:
-    """Failures of the operating system as errors that name the file."""
+def _naming(path: Place, what: str, *, new: bool = False) -> Iterator[None]:
+    """Failures of the operating system as errors that name the file. new: it need not be there."""
     try:
         yield
     except OSError as error:
-        if isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError) and not new:
             raise DamagedCheckpoint(f"{path} is missing") from None
         kind = DamagedCheckpoint if error.errno == errno.EIO else CheckpointError
         raise kind(f"{path} {what}: {error.strerror or error}") from error

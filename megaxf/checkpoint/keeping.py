@@ -29,11 +29,9 @@ def begin(final: Place, needed: int) -> Place:
     """
     files.make_folder(final.parent)
     clear(final.parent)
-    free = files.free_bytes(final.parent)
-    if free is not None and free < needed:
+    if said := files.shortage(final.parent, needed):
         raise CheckpointError(
-            f"{final} needs {needed / 1e9:.3f} GB and the disk has {free / 1e9:.3f} GB free; make room, keep "
-            "fewer checkpoints (checkpoint.keep_last) or choose another run_folder"
+            f"{final} {said}; make room, keep fewer checkpoints (checkpoint.keep_last) or choose another run_folder"
         )
     if files.is_local(final):
         working = final.with_name(f".{final.name}.tmp-{uuid.uuid4().hex[:8]}")

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import time
-import urllib.request
 
 import fsspec
 import numpy as np
@@ -16,23 +15,6 @@ from tests.data_pipeline.faulty_store import QUICK, build_set, in_cache
 
 SHARDS, SHARD_TOKENS = 6, 700_000
 LIMIT = 3 * (SHARD_TOKENS * 2 + 100)
-
-
-@pytest.fixture
-def endpoint(monkeypatch):
-    """The address of an empty server; credentials are found by s3fs where it always looks."""
-    moto_server = pytest.importorskip("moto.server")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    address = f"http://{host}:{port}"
-    # What it holds outlives a server within a process.
-    urllib.request.urlopen(urllib.request.Request(f"{address}/moto-api/reset", method="POST")).close()
-    yield address
-    server.stop()
 
 
 def options(cache, endpoint):

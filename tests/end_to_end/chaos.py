@@ -67,7 +67,7 @@ def chaos_run(folder: Path, name: str, steps: int) -> Run[Any]:
     )
 
 
-def launch(run: Run[Any], log: Path, *options: str) -> subprocess.Popen[bytes]:
+def launch(run: Run[Any], log: Path, *options: str, program: str = PRETRAIN) -> subprocess.Popen[bytes]:
     """The run under torchrun with these options, in a session of its own."""
     file = Path(f"{run.run_folder}.yaml")
     file.write_text(to_yaml(run))
@@ -78,7 +78,7 @@ def launch(run: Run[Any], log: Path, *options: str) -> subprocess.Popen[bytes]:
     env |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
     with open(log, "ab") as output:
         return subprocess.Popen(
-            [*torchrun, "--shutdown-timeout", "15", PRETRAIN, str(file)],
+            [*torchrun, "--shutdown-timeout", "15", program, str(file)],
             env=env,
             stdout=output,
             stderr=output,

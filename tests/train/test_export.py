@@ -91,7 +91,7 @@ def test_a_disk_that_is_too_small_for_the_export_is_found_before(tmp_path, monke
     engine = tiny_engine(run)
     parameters = sum(shape.numel() for shape in engine.state_shapes().values())
     free = 5 * parameters + (1 << 20)
-    monkeypatch.setattr("megaxf.checkpoint.files.free_bytes", lambda folder: free)
+    monkeypatch.setattr("data_pipeline.disk.free_bytes", lambda folder: free)
     save(tmp_path, 1, engine, {}, build_mesh())
     with pytest.raises(ValueError, match="make room"):
         save(tmp_path, 2, engine, {}, build_mesh(), export=exporter(run, 2, None))

@@ -55,7 +55,8 @@ test-cluster: $(INSTALLED)
 
 # llama.cpp comes with its Python package, as sources; CMake and a C++ compiler build it once.
 test-llama-cpp: $(INSTALLED)
-	CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(BIN)/python -m pip install --quiet llama-cpp-python==0.3.36
+	$(BIN)/python -m pip install --quiet cmake
+	PATH="$(abspath $(BIN)):$$PATH" CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(BIN)/python -m pip install --quiet llama-cpp-python==0.3.36
 	$(BIN)/python -m pytest tests/convert/test_llama_cpp.py
 
 chaos: $(INSTALLED)

@@ -19,8 +19,8 @@ BYTES = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0, "q8_0": 34 / 32}
 HELP = "turn a checkpoint into files of other programs, or such files into a checkpoint"
 
 EPILOG = """\
-SOURCE is a run folder (its newest complete checkpoint is taken), a checkpoint, or a folder of Hugging
-Face, DeepSpeed (ZeRO 1 to 3, universal) or Megatron-LM (torch, torch_dist); its files tell which.
+SOURCE is a run folder (its newest complete checkpoint is taken), a checkpoint, a GGUF file, or a folder of
+Hugging Face, DeepSpeed (ZeRO 1 to 3, universal) or Megatron-LM (torch, torch_dist); its files tell which.
 
   megaxf convert runs/mine my-model                    for transformers, vLLM and others
   megaxf convert runs/mine my-model --verify           and compare its logits with the source's
@@ -69,7 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verify",
         action="store_true",
         help="read the output back and compare logits on random tokens, both sides in fp32, one after the other in "
-        "memory; a Hugging Face folder is opened by transformers where that is installed",
+        "memory; a Hugging Face folder is opened by transformers where that is installed. Where they differ, nothing "
+        "is left, and of --overwrite the earlier output",
     )
     parser.add_argument("--json", action="store_true", help="say what was written as JSON, and nothing else")
 
@@ -85,23 +86,28 @@ def run(arguments: argparse.Namespace) -> int:
     out = Path(arguments.destination)
     to = arguments.to or ("gguf" if out.suffix == ".gguf" else "huggingface")
     model = open_source(arguments.source)
-    size = BYTES["float32" if to in ("megaxf", "deepspeed") else arguments.dtype or model.dtype]
-    began = monotonic()
-    with bytes_progress(out.name, round(size * _parameters(model)), quiet=arguments.json) as advance:
+    dtype = "float32" if to in ("megaxf", "deepspeed") else arguments.dtype or model.dtype
+    began, ended, found = monotonic(), 0.0, None
+
+    def inspect(made: Path) -> None:
+        nonlocal ended, found
+        ended = monotonic()
+        found = _verify(model, to, made, dtype) if arguments.verify else None
+
+    with bytes_progress(out.name, round(BYTES[dtype] * _parameters(model)), quiet=arguments.json) as advance:
         form = Form(
             arguments.dtype,
             arguments.max_shard_size,
             arguments.overwrite,
-            lambda count: advance(round(size * count)),
+            lambda count: advance(round(BYTES[dtype] * count)),
+            inspect,
             arguments.tensor_parallel_size,
             arguments.pipeline_parallel_size,
         )
         if to != "megatron":
             refuse_options(form, to, "its files are not a rank's", "tensor_parallel_size", "pipeline_parallel_size")
         written = _writer(to)(model, out, form)
-    seconds = max(monotonic() - began, 1e-3)
-    difference = _verify(model, to, out, written.dtype) if arguments.verify else None
-    _report(model, out, written, seconds, difference, arguments.json)
+    _report(model, out, written, max(ended - began, 1e-3), found, arguments.json)
     return 0
 
 
@@ -120,15 +126,15 @@ def _writer(to: str) -> Callable[[Trained, Path, Form], Written]:
     return writer
 
 
-def _verify(model: Trained, to: str, out: Path, dtype: str) -> Difference:
+def _verify(model: Trained, to: str, made: Path, dtype: str) -> Difference:
     from megaxf.convert.registry import format_named
     from megaxf.convert.verify import compare
     from megaxf.train.trained import open_source
 
     if to == "megaxf":
-        return compare(model, open_source(out), lambda tensor: tensor)
+        return compare(model, open_source(made), lambda name, tensor: tensor)
     target = format_named(to)
-    return compare(model, target.reopen(model, out), lambda tensor: target.rounded(tensor, dtype))
+    return compare(model, target.reopen(model, made), lambda name, tensor: target.rounded(name, tensor, dtype))
 
 
 def _report(

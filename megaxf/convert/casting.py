@@ -20,6 +20,6 @@ def to_bytes(name: str, tensor: torch.Tensor, dtype: str) -> memoryview:
     return cast.view(torch.uint8).numpy().reshape(-1).data
 
 
-def rounded(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
-    """What a tensor is in fp32 after it was in one of DTYPES."""
+def rounded(name: str, tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+    """What a tensor is in fp32 after it was in one of DTYPES, whatever its name."""
     return tensor.to(DTYPES[dtype]).float()

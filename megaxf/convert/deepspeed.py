@@ -86,8 +86,9 @@ def write(model: Trained, out: Path, form: Form) -> Written:
     wanted = parameter_shapes(config)
     check_names(model.weights.shapes, wanted, str(model.path))
     optimizer = model.optimizer or OptimizerState(0, {})
+    size = 12 * sum(shape.numel() for shape in wanted.values())
     with (
-        new_folder(out, overwrite=form.overwrite, mark=POINTERS[1]) as folder,
+        new_folder(out, form, mark=POINTERS[1], needed=size) as folder,
         each_used_once(model.weights, form.told) as weights,
     ):
         huggingface.describe(model, folder, model.dtype)
@@ -102,7 +103,7 @@ def write(model: Trained, out: Path, form: Form) -> Written:
             save(torch.tensor(float(optimizer.step)), place / "step.pt")
         _write_states(folder / tag, model, wanted, optimizer.step)
         (folder / POINTERS[1]).write_text(tag, encoding="utf-8")
-    return Written(12 * sum(shape.numel() for shape in wanted.values()), "float32", [])
+    return Written(size, "float32", [])
 
 
 def reopen(model: Trained, out: Path) -> Trained:
@@ -110,7 +111,7 @@ def reopen(model: Trained, out: Path) -> Trained:
     return read(out)
 
 
-def rounded(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
+def rounded(name: str, tensor: torch.Tensor, dtype: str) -> torch.Tensor:
     """What a tensor of the model is in the output."""
     return tensor.float()
 

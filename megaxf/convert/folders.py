@@ -9,22 +9,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from data_pipeline.disk import shortage
 from megaxf.convert.errors import ConvertError
+from megaxf.convert.interface import Form
+
+SPARE_BYTES = 1 << 20
+"""Room for what is no tensor; tokenizers may have some more."""
 
 
 @contextmanager
-def new_folder(out: Path, *, overwrite: bool, mark: str) -> Iterator[Path]:
+def new_folder(out: Path, form: Form, *, mark: str, needed: int) -> Iterator[Path]:
     """A temporary folder beside `out` that takes its name in the end, or is removed where the block fails.
 
-    overwrite: an existing `out` is replaced as a whole, if it has the file `mark` and so is an earlier output.
-    Raises ConvertError where `out` is in the way, and for a failure to write.
+    form.overwrite: an existing `out` is replaced as a whole, if it has the file `mark` and so is an earlier output.
+    form.inspect: sees the folder before it takes its name. needed: bytes, about, which it will take.
+    Raises ConvertError where `out` is in the way, the disk is too small, and for a failure to write.
     """
     out = out.absolute()
-    _check(out, overwrite, mark)
+    _check(out, form.overwrite, mark)
+    _check_room(out, needed)
     temporary = out.with_name(f".{out.name}.tmp-{uuid.uuid4().hex[:8]}")
     try:
         temporary.mkdir(parents=True)
         yield temporary
+        form.inspect(temporary)
         for path in [*temporary.rglob("*"), temporary]:
             _sync(path)
         if out.exists():
@@ -60,25 +68,32 @@ def _check(out: Path, overwrite: bool, mark: str) -> None:
         raise ConvertError(f"{out} exists; pass --overwrite to replace it as a whole, or choose another name")
 
 
+def _check_room(out: Path, needed: int) -> None:
+    """An earlier output is there until the new one is whole, so its room does not count."""
+    if said := shortage(out.parent, needed + SPARE_BYTES):
+        raise ConvertError(f"{out} was not made: it {said}; make room, or choose another disk")
+
+
 @contextmanager
-def new_file(out: Path, *, overwrite: bool, magic: bytes) -> Iterator[Path]:
+def new_file(out: Path, form: Form, *, magic: bytes, needed: int) -> Iterator[Path]:
     """A temporary file beside `out` that takes its name in the end, or is removed where the block fails.
 
-    overwrite: an existing `out` is replaced, if it begins with `magic` and so is of the same kind.
-    Raises ConvertError where `out` is in the way, and for a failure to write.
+    As `new_folder`; an existing `out` is replaced only if it begins with `magic` and so is of the same kind.
     """
     if out.is_dir():
         raise ConvertError(f"{out} is a folder, and this format is one file; give its name, as {out / 'model.gguf'}")
     if out.exists():
         with out.open("rb") as file:
             alike = file.read(len(magic)) == magic
-        if not (alike and overwrite):
+        if not (alike and form.overwrite):
             advice = "pass --overwrite to replace it, or choose another name" if alike else "choose another name"
             raise ConvertError(f"{out} exists{'' if alike else ' and is no earlier output'}; {advice}")
+    _check_room(out, needed)
     temporary = out.with_name(f".{out.name}.tmp-{uuid.uuid4().hex[:8]}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
+        form.inspect(temporary)
         _sync(temporary)
         temporary.rename(out)
         _sync(out.absolute().parent)

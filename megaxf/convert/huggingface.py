@@ -44,9 +44,9 @@ def write(model: Trained, out: Path, form: Form) -> Written:
     the dtype, the tokenizer does not fit into the vocabulary, or `out` is in the way.
     """
     dtype = choose_dtype(model, form, LABELS)
-    theirs_of(model)
+    needed = DTYPES[dtype].itemsize * sum(shape.numel() for shape in theirs_of(model).shapes.values())
     with (
-        new_folder(out, overwrite=form.overwrite, mark=CONFIG) as folder,
+        new_folder(out, form, mark=CONFIG, needed=needed) as folder,
         each_used_once(model.weights, form.told) as weights,
     ):
         describe(model, folder, dtype)

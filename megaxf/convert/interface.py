@@ -7,7 +7,7 @@ from it, the others where they are written to it:
     read(path: Path) -> Trained                             raises ConvertError for what is damaged or incomplete
     write(model: Trained, out: Path, form: Form) -> Written the whole output, or nothing
     reopen(model: Trained, out: Path) -> Trained            the output, with its own weights, to compare the two sides
-    rounded(tensor, dtype: str) -> torch.Tensor             what a tensor of the model is in the output, in fp32
+    rounded(name: str, tensor, dtype: str) -> torch.Tensor  what a tensor of the model is in the output, in fp32
 
 Names and shapes of `Trained.weights` are those of megaxf's model of `Trained.config`, whatever the files call them.
 """
@@ -67,6 +67,8 @@ class Form(NamedTuple):
     """Replace an earlier output as a whole."""
     told: Callable[[int], None] = lambda size: None
     """Hears how many elements were read, as it goes on."""
+    inspect: Callable[[Path], None] = lambda made: None
+    """Sees the whole output before it has its name; raises ConvertError where it is not to get it."""
     tensor_parallel_size: int | None = None
     """Ranks that share each matrix, where the format has a file for each rank; 1 by default."""
     pipeline_parallel_size: int | None = None

@@ -90,8 +90,10 @@ def write(model: Trained, out: Path, form: Form) -> Written:
     arguments = write_arguments(config, dtype, tensor, stages)
     wanted = parameter_shapes(config)
     check_names(model.weights.shapes, wanted, str(model.path))
+    size = sum(shape.numel() for shape in wanted.values()) * DTYPES[dtype].itemsize
     with (
-        new_folder(out, overwrite=form.overwrite, mark=LATEST) as folder,
+        # What a stage is made of lies in scratch files until the stage is written.
+        new_folder(out, form, mark=LATEST, needed=size + size // stages) as folder,
         each_used_once(model.weights, form.told) as weights,
         TemporaryDirectory(dir=folder) as scratch,
     ):
@@ -102,7 +104,7 @@ def write(model: Trained, out: Path, form: Form) -> Written:
                 content = {"args": arguments, "checkpoint_version": 3.0, "iteration": 0, "model": state}
                 save(content, folder / "release" / name / FILE)
         (folder / LATEST).write_text("release", encoding="utf-8")
-    return Written(sum(shape.numel() for shape in wanted.values()) * DTYPES[dtype].itemsize, dtype, [])
+    return Written(size, dtype, [])
 
 
 def reopen(model: Trained, out: Path) -> Trained:

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-SOURCES = ("deepspeed", "megatron", "huggingface")
+SOURCES = ("gguf", "deepspeed", "megatron", "huggingface")
 TARGETS = ("huggingface", "gguf", "deepspeed", "megatron")
 
 

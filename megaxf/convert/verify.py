@@ -14,8 +14,7 @@ import torch
 
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.interface import Trained
-from megaxf.models.llama_config import Config
-from megaxf.models.registry import family
+from megaxf.models.registry import ModelConfig, family
 from megaxf.models.weights import Weights, fill
 
 LONGEST = 2048
@@ -37,13 +36,14 @@ class Difference(NamedTuple):
     """Largest difference in the last quarter of positions, where rotary settings and windows show."""
 
 
-Rounded = Callable[[torch.Tensor], torch.Tensor]
+Rounded = Callable[[str, torch.Tensor], torch.Tensor]
 
 
 def compare(source: Trained, written: Trained, rounded: Rounded) -> Difference:
     """The difference of two sides on random tokens; each model is in memory once, in fp32.
 
-    rounded: what a tensor is after the output's dtype. Raises ConvertError where they differ by more than TOLERANCE.
+    rounded: what a tensor of a name is after the output's dtype. Raises ConvertError where they differ by more than
+    TOLERANCE.
     """
     length = min(source.config.max_position_embeddings, LONGEST)
     tokens = torch.randint(source.config.vocab_size, (1, length), generator=torch.Generator().manual_seed(0))
@@ -54,8 +54,8 @@ def compare(source: Trained, written: Trained, rounded: Rounded) -> Difference:
     found = Difference(other, length, largest, apart.max().item(), apart[length * 3 // 4 :].max().item())
     if not found.everywhere <= TOLERANCE * largest:
         raise ConvertError(
-            f"{written.path} does not compute what {source.path} does: with {other}, logits of up to {largest:.3g} "
-            f"differ by {found.everywhere:.3g}, {found.late:.3g} in the last quarter of {length} tokens; do not use it"
+            f"the output does not compute what {source.path} does: with {other}, logits of up to {largest:.3g} differ "
+            f"by {found.everywhere:.3g}, {found.late:.3g} in the last quarter of {length} tokens; it was not kept"
         )
     return found
 
@@ -65,10 +65,10 @@ class _Rounded(Weights):
         self._weights, self._rounded, self.shapes = weights, rounded, weights.shapes
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        return self._rounded(self._weights[name])
+        return self._rounded(name, self._weights[name])
 
 
-def _ours(config: Config, weights: Weights, tokens: torch.Tensor) -> torch.Tensor:
+def _ours(config: ModelConfig, weights: Weights, tokens: torch.Tensor) -> torch.Tensor:
     """Logits [1, seq, vocab] of megaxf's model."""
     model: Any = family(config.family).Model(config)
     fill(model, weights)

@@ -31,10 +31,11 @@ def write(model: Trained, out: Path, form: Form) -> Written:
     shapes = parameter_shapes(model.config)
     check_names(model.weights.shapes, shapes, str(model.path))
     config = yaml.safe_dump({"model": model.config.model_dump()}, sort_keys=False)
+    size = 4 * sum(shape.numel() for shape in shapes.values())
     # No past: what a run would go on with is missing.
     extra = {"samples": 0, "tokens": 0, "data": None, "dtype": model.dtype, "eos_ids": model.eos_ids}
     with (
-        new_folder(out, overwrite=form.overwrite, mark=CHECKPOINTS) as folder,
+        new_folder(out, form, mark=CHECKPOINTS, needed=size) as folder,
         TemporaryDirectory() as spare,
         each_used_once(model.weights, form.told) as weights,
     ):
@@ -42,4 +43,4 @@ def write(model: Trained, out: Path, form: Form) -> Written:
             load_tokenizer(model.tokenizer).save(spare)
         tokenizer = spare if model.tokenizer else None
         save_weights(folder / CHECKPOINTS, shapes, weights.__getitem__, extra, config=config, tokenizer=tokenizer)
-    return Written(4 * sum(shape.numel() for shape in shapes.values()), "float32", [])
+    return Written(size, "float32", [])

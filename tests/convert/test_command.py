@@ -2,6 +2,7 @@
 
 import json
 from argparse import ArgumentTypeError
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import yaml
 from launch.commands.convert import parse_size
 from launch.megaxf import main
 from megaxf.checkpoint import find_latest, read_weights, save_weights
+from megaxf.convert.casting import to_bytes
 from tests.checkpoint import buckets  # noqa: F401 - a store by the name of bucket
 
 PROMPT = "def f(x):\n"
@@ -163,6 +165,47 @@ def test_gguf_by_the_name_of_the_file_and_as_json(tmp_path, run_folder, capsys):
     assert facts["verified"]["tokens"] == 96 and facts["verified"]["everywhere"] < 1e-4
     code, _, err = megaxf(capsys, "convert", run_folder, tmp_path / "hf", "--dtype", "q8_0")
     assert code == 2 and "--dtype q8_0 is not one that this format has; use one of bfloat16" in err
+
+
+TARGETS = ("huggingface", "gguf", "deepspeed", "megatron", "megaxf")
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_what_does_not_compute_the_same_gets_no_name(tmp_path, run_folder, capsys, monkeypatch, to):
+    """And what has the name stays: here a sound output, which a second conversion is to replace."""
+    command = ["convert", run_folder, tmp_path / "out", "--to", to, "--verify", "--overwrite"]
+    assert megaxf(capsys, *command)[0] == 0
+    out = tmp_path / "out"
+    first = {path: path.read_bytes() for path in [out, *out.rglob("*")] if path.is_file()}
+    for module in ("safetensors_files", "gguf"):
+        monkeypatch.setattr(f"megaxf.convert.{module}.to_bytes", lambda name, x, dtype: to_bytes(name, x * 1.5, dtype))
+    monkeypatch.setattr("megaxf.convert.deepspeed._own", lambda x: x.float() * 1.5)
+    monkeypatch.setattr("megaxf.convert.megatron._Cutter._on_disk", lambda self, x: x * 1.5)
+    monkeypatch.setattr("megaxf.train.as_checkpoint.save_weights", spoiling_save)
+    code, said, err = megaxf(capsys, *command)
+    assert (code, said) == (2, "") and "the output does not compute what" in err and "it was not kept" in err
+    assert {path: path.read_bytes() for path in [out, *out.rglob("*")] if path.is_file()} == first
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+def spoiling_save(folder, shapes, read, *others, **options):
+    return save_weights(folder, shapes, lambda name: read(name) * 1.5, *others, **options)
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_a_disk_that_is_too_small_is_found_before_anything_is_written(tmp_path, run_folder, capsys, monkeypatch, to):
+    """54,108 parameters in fp32, for DeepSpeed with AdamW's moments, for Megatron-LM twice; 1 MB for the rest."""
+    needed = 4 * 54_108 * {"deepspeed": 3, "megatron": 2}.get(to, 1) + (1 << 20)
+    free = needed - 1
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
+    command = ["convert", run_folder, tmp_path / "far" / "out", "--to", to]
+    code, said, err = megaxf(capsys, *command)
+    assert (
+        (code, said) == (2, "") and f"out was not made: it needs {needed:,} bytes" in err and f"and {free:,} (" in err
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+    free = 10**9
+    assert megaxf(capsys, *command)[0] == 0
 
 
 def test_several_end_tokens_come_back(tmp_path, run_folder, capsys):

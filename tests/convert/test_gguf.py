@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from megaxf.convert.errors import ConvertError
-from megaxf.convert.gguf import interleave, rounded, write
+from megaxf.convert.gguf import rounded, write
+from megaxf.convert.gguf_layouts import neighbours
 from megaxf.convert.interface import Form, Trained
 
 FAMILIES = {
@@ -104,13 +105,13 @@ def test_rows_without_whole_blocks_stand_in_float16(tmp_path, make_config, make_
     assert written.notes == ["3 matrices have rows that are no multiple of 32 and stand in float16"]
     down = weights["model.layers.0.mlp.down_proj.weight"]
     assert np.array_equal(read(tmp_path / "m.gguf")[1]["blk.0.ffn_down.weight"], down.half().float().numpy())
-    assert torch.equal(rounded(down, "q8_0"), down.half().float())
+    assert torch.equal(rounded("down_proj", down, "q8_0"), down.half().float())
 
 
 def test_interleaving_is_llama_cpps():
     """As `LlamaModel.permute` of llama.cpp's converter, written out."""
     rows = torch.arange(24).view(12, 2)
-    assert interleave(rows, 2)[:, 0].tolist() == [0, 6, 2, 8, 4, 10, 12, 18, 14, 20, 16, 22]
+    assert neighbours(2, 6).apply(rows)[:, 0].tolist() == [0, 6, 2, 8, 4, 10, 12, 18, 14, 20, 16, 22]
 
 
 def test_rotary_settings(tmp_path, make_config, make_weights):

@@ -3,22 +3,19 @@
 `make test-llama-cpp` builds llama.cpp from its Python package's sources, which takes minutes, and runs these.
 """
 
-import json
-
 import numpy as np
 import pytest
-import tokenizers
 import torch
-from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from data_pipeline.tokenizer.base import load_tokenizer
 from data_pipeline.tokenizer.export import export_tokenizer
-from data_pipeline.tokenizer.training import train_sentencepiece
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.gguf import write
-from megaxf.convert.gguf_tokenizer import GPT2_WORDS, LLAMA3_WORDS, QWEN2_WORDS
 from megaxf.convert.interface import Form, Trained
-from tests.convert.conftest import TEXT
+from tests.convert.conftest import TEXT, Weights
+from tests.convert.own_tokenizers import TEXTS, TOKENIZERS
+from tests.convert.test_gguf_families import WRITTEN
+from tests.parity.families import our_model
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama.cpp is built and tested by `make test-llama-cpp`")
 
@@ -40,22 +37,12 @@ MODELS = {
     "yarn-qwen3": {"rope_scaling": YARN, "qk_norm": True},
     "llama3": {"rope_scaling": {"type": "llama3", "factor": 4.0, **LLAMA3}},
 }
-TEXTS = [
-    "",
-    " ",
-    "def f(x):\n    return x + 1\n",
-    "\n\n\t x",
-    "a  b   c",
-    "ünïcode – 日本 😀",
-    "it's 12345 they'LL 3.14",
-]
-TEXTS += ["class A:\n\tpass  # x\r\n\r\n", "<|endoftext|> <s>", "value_12 = [1, '===']", "  trailing  "]
 
 
-def open_file(path):
+def open_file(path, n_ctx=96):
     """llama.cpp with its cache in fp32, so that logits can be compared."""
     return llama_cpp.Llama(
-        str(path), n_ctx=96, logits_all=True, type_k=0, type_v=0, n_threads=1, n_threads_batch=1, verbose=False
+        str(path), n_ctx=n_ctx, logits_all=True, type_k=0, type_v=0, n_threads=1, n_threads_batch=1, verbose=False
     )
 
 
@@ -80,54 +67,20 @@ def test_logits_and_greedy_tokens(tmp_path, name, make_config, make_weights, loa
     assert greedy == tokens[0, PROMPT:].tolist()
 
 
-def byte_level(folder, words, digits=False, ignore_merges=False):
-    """A byte-level BPE as the named models have it."""
-    steps = [
-        pre_tokenizers.Split(Regex(words), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ]
-    if words == GPT2_WORDS:
-        steps = [pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    tokenizer = tokenizers.Tokenizer(models.BPE(ignore_merges=ignore_merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        ([pre_tokenizers.Digits(individual_digits=True)] if digits else []) + steps
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=318, initial_alphabet=alphabet, special_tokens=["<|endoftext|>"], show_progress=False
-    )
-    tokenizer.train_from_iterator([TEXT + "it's they'll 12345 3.14 a  b"] * 3, trainer)
-    folder.mkdir()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
-
-
-def sentencepiece(folder, kind="bpe", **options):
-    if not options:
-        train_sentencepiece([TEXT], folder, vocab_size=310 if kind == "bpe" else 290, model_type=kind)
-        return
-    from sentencepiece import SentencePieceTrainer
-
-    folder.mkdir()
-    (folder / "text").write_text(TEXT)
-    SentencePieceTrainer.train(
-        input=str(folder / "text"), model_prefix=str(folder / "tokenizer"), vocab_size=310, model_type=kind,
-        minloglevel=2, **options,
-    )  # fmt: skip
-
-
-AS_LLAMA2 = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True}
-TOKENIZERS = {
-    "sentencepiece": sentencepiece,
-    "llama-2": lambda folder: sentencepiece(folder, **AS_LLAMA2),
-    "unigram": lambda folder: sentencepiece(folder, "unigram"),
-    "gpt-2": lambda folder: byte_level(folder, GPT2_WORDS),
-    "starcoder": lambda folder: byte_level(folder, GPT2_WORDS, digits=True),
-    "llama-3": lambda folder: byte_level(folder, LLAMA3_WORDS, ignore_merges=True),
-    "merging": lambda folder: byte_level(folder, LLAMA3_WORDS),
-    "qwen2": lambda folder: byte_level(folder, QWEN2_WORDS),
-}
+@pytest.mark.parametrize("case", WRITTEN)
+def test_other_families(tmp_path, case):
+    """llama.cpp takes the GELU from a table in fp16, of the tanh approximation: hence the tolerance."""
+    model = our_model(case).eval()
+    weights = Weights({name: parameter.detach() for name, parameter in model.named_parameters()})
+    write(Trained(model.config, weights, None, "float32", []), tmp_path / "m.gguf", Form())
+    tokens = torch.randint(101, (1, PROMPT), generator=torch.Generator().manual_seed(3))
+    theirs = open_file(tmp_path / "m.gguf", n_ctx=64)
+    theirs.eval(tokens[0].tolist())
+    with torch.no_grad():
+        logits = model.logits(model(tokens))[0].numpy()
+    found = np.array(theirs.scores[:PROMPT])
+    assert np.abs(logits).max() > 1 and np.abs(found - logits).max() < 1e-2
+    assert (found.argmax(-1) == logits.argmax(-1)).mean() > 0.9
 
 
 @pytest.mark.parametrize("through", ["checkpoint", "huggingface"])

@@ -41,13 +41,13 @@ class Site:
         path.write_text(to_yaml(run))
         return path.name, run
 
-    def megaxf(self, *words):
-        """What the command prints, started in the folder."""
+    def megaxf(self, *words, code=0):
+        """What the command prints, started in the folder; with another code than 0, its error."""
         env = (self.slurm.env if self.slurm else os.environ) | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
         command = [sys.executable, "-m", "launch.megaxf", *map(str, words)]
         done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=PATIENCE)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stderr if code else done.stdout
 
     def submit(self, *words):
         """The number of a job, whose ranks are on the CPU."""

@@ -21,8 +21,9 @@ def curve(stage, compiled, backend="inductor"):
     return torch.tensor([[*result[:3], groups["layers.0"].activation_rms] for result, groups in steps])
 
 
+@pytest.mark.timeout(1000)
 @pytest.mark.parametrize(("stage", "backend"), [(0, "inductor"), (1, "aot_eager"), (3, "aot_eager")])
 def test_compiled_layers_give_the_same_curve(run_on, stage, backend):
     (plain,) = run_on(1, curve, stage, False)
-    (compiled,) = run_on(1, curve, stage, True, backend, timeout=300)
+    (compiled,) = run_on(1, curve, stage, True, backend, timeout=900)
     torch.testing.assert_close(compiled, plain, rtol=1e-5, atol=0)

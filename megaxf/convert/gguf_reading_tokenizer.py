@@ -90,7 +90,7 @@ def _sentencepiece(value: Value, kind: str, tokens: list[str], kinds: list[int])
 
 def _byte_level(value: Value, tokens: list[str], kinds: list[int], where: str) -> Tokenizer:
     """A tokenizer.json of a byte-level BPE. Raises ConvertError where its way to cut a text is not known."""
-    name = value(f"{PREFIX}pre", "default")
+    name: str = value(f"{PREFIX}pre", "default")
     ignoring = {new: old for old, new in IGNORING_MERGES.items()}
     cuts = {known: steps for steps, known in PRE_TOKENIZERS.items()}.get(ignoring.get(name, name))
     if cuts is None:

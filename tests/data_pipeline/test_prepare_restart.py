@@ -15,7 +15,9 @@ from data_pipeline.errors import DataError
 from data_pipeline.format.folder import Building
 from data_pipeline.prepare import build as steps
 from data_pipeline.prepare.options import PrepareOptions
+from data_pipeline.prepare.plan import make_plan
 from data_pipeline.prepare.progress import PrepareProgress
+from data_pipeline.sources.base import ReadOptions
 from tests.data_pipeline.kit import byte_tokenizer, files_of, write_jsonl
 from tests.data_pipeline.test_prepare import is_running, wait_until
 
@@ -139,6 +141,17 @@ def test_other_inputs_or_options_begin_anew(tmp_path, options):
     said = run(options, tmp_path / "set")
     assert any("begins anew" in line for line in said) and not any("continues" in line for line in said)
     assert files_of(tmp_path / "set") == files_of(tmp_path / "whole/set")
+
+
+def test_whatever_decides_about_ids_makes_other_units(options):
+    def digest(tokenizer: str = "a", **changes: object) -> str:
+        return make_plan(PrepareOptions(output="set", **options | changes), tokenizer).ids_digest  # type: ignore[arg-type]
+
+    changes: list[dict[str, object]] = [
+        {"add_bos": True}, {"eod_token": "<x>"}, {"tokenizer_backend": "auto"}, {"read": ReadOptions(text_field="b")}
+    ]  # fmt: skip
+    assert len({digest(), digest("b"), *(digest(**one) for one in changes)}) == 2 + len(changes)
+    assert digest(shard_tokens=9, deduplicate=False) == digest()
 
 
 def test_other_shards_of_the_same_units_keep_them(tmp_path, options):

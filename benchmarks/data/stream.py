@@ -68,8 +68,8 @@ def rows_of(dataset: TokenDataset, batches: int) -> Callable[[], None]:
     starts = np.random.default_rng(1).integers(0, dataset.tokens - ROW, (batches, BATCH))
 
     def read() -> None:
-        for batch in starts:
-            dataset.gather(batch, ROW)
+        for start in starts.ravel().tolist():
+            dataset.read(start, start + ROW)
 
     return read
 

@@ -91,19 +91,6 @@ class TokenDataset:
             start, first = end, first + 1
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    def gather(self, starts: Int64, length: int) -> Int64:
-        """Rows [n, length]: row i holds the tokens from starts[i] on."""
-        rows = np.empty((len(starts), length), dtype=np.int64)
-        shards = np.searchsorted(self.shard_starts, starts, side="right") - 1
-        inside = starts + length <= self.shard_starts[shards + 1]
-        for i, (start, shard) in enumerate(zip(starts.tolist(), shards.tolist(), strict=True)):
-            if inside[i]:
-                local = start - int(self.shard_starts[shard])
-                rows[i] = self.shard_tokens(shard)[local : local + length]
-            else:
-                rows[i] = self.read(start, start + length)
-        return rows
-
     def document_span(self, index: int) -> tuple[int, int]:
         """Where document `index` starts and ends, in tokens of the split; EOD is its last token."""
         shard, local = self._place(index)

@@ -181,7 +181,7 @@ def test_windows(settings, window):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mamba"}, "model_type = 'mamba' is not known here; megaxf has llama, mistral, "),
+        ({"model_type": "mamba"}, "model_type = 'mamba' is not known here; megaxf has gpt2, gpt_neox, llama, "),
         ({"rms_norm_eps": None}, "rms_norm_eps is missing"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported, only 'silu'"),
         ({"attention_bias": True}, "attention_bias = True is not supported, only False"),

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import signal
 import urllib.request
 
 import pytest
@@ -17,6 +18,9 @@ os.environ |= {
     # The instructions that the processor lists work: otherwise torch compiles a program to try each, for half a minute.
     "TORCHINDUCTOR_VEC_ISA_OK": "1",
 }
+
+# A shell that starts the tests in the background lets them ignore Ctrl-C, and what they start inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

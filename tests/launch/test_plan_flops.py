@@ -57,7 +57,7 @@ def test_faults(capsys, words, message):
 def test_a_model_file_that_is_none(capsys, tmp_path):
     for text, message in (
         ("{hidden_siz: 8}", "hidden_siz is not a setting; did you mean hidden_size?"),
-        ("{family: gpt}", "family: 'gpt' is not a model family; known: llama, gpt2, gpt_neox"),
+        ("{family: gpt}", "family: 'gpt' is not a model family; known: gpt2, gpt_neox, llama"),
     ):
         (tmp_path / "model.yaml").write_text(text)
         words = ["--model", str(tmp_path / "model.yaml"), "--sequence-length", "8"]

@@ -68,7 +68,7 @@ def test_overrides_are_yaml(load):
         ("metrics.tensorbord=true", "did you mean metrics.tensorboard?"),
         ("learning_rate=1e-4", "did you mean optimizer.learning_rate?"),
         ("train.betas=[0, 0]", "did you mean optimizer.betas?"),
-        ("metrics.xyz=1", "known here: tensorboard, peak_tflops"),
+        ("metrics.xyz=1", "known here: tensorboard, wandb, statistics_every, layer_groups, peak_tflops"),
     ],
 )
 def test_misspelt_keys_name_the_nearest(load, override, advice):

@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -247,18 +248,25 @@ def test_two_processes_keep_the_limit_together(folder, tmp_path):
     assert 2 * SHARD < max(sizes) <= limit
 
 
+@contextmanager
+def telling(results):
+    """Tells the test how a rank ended."""
+    try:
+        yield
+        results.put("done")
+    except DataError as error:
+        results.put(str(error))
+
+
 def read_then_move_on(folder, cache, first, then, met, go_on, results):
     """A rank: uses two shards until it is told to go on to two others."""
     ours = without_thread(open_faulty(folder, cache, limit_bytes=3 * SHARD))
-    try:
+    with telling(results):
         for shards in (first, then):
             ours.need(shards, now=2)
             read_shards(ours, *shards)
             met.wait(60)
             go_on.wait(60)
-        results.put("done")
-    except DataError as error:
-        results.put(str(error))
     ours.files.close()
 
 
@@ -292,11 +300,8 @@ def read_one_then_all(folder, cache, shards, met, results):
     ours.need(shards, now=3)
     read_shards(ours, shards[0])
     met.wait(60)
-    try:
+    with telling(results):
         read_shards(ours, *shards)
-        results.put("done")
-    except DataError as error:
-        results.put(str(error))
     ours.files.close()
 
 

@@ -25,7 +25,8 @@ def folder(tmp_path_factory):
 
 
 def run_of(folder, name):
-    checkpoint = {"every": 7, "export": "huggingface", "keep_last": 2, "when_busy": "skip"}
+    """The save of step 14 waits for that of step 7, and the one of step 21 for it: none is skipped on a slow machine."""
+    checkpoint = {"every": 7, "export": "huggingface", "keep_last": 2}
     return tiny_run(folder, run_folder=str(folder / name), train={"steps": 40, "dropout": 0.1}, checkpoint=checkpoint)
 
 
@@ -57,7 +58,7 @@ def test_the_checkpoint_before_is_found_and_gone_on_from(folder, straight, monke
     saved = Path(run.run_folder) / "checkpoints"
     (working,) = saved.glob(TEMPORARY)
     assert (working / "manifest.json").exists() is (place == "rename")
-    assert any(working.glob("tensors/*.distcp")) and "step-00000014" in working.name
+    assert "step-00000014" in working.name
     assert [(one.step, one.fault) for one in list_checkpoints(saved)] == [(7, None)]
     assert launch(run, log).wait(PATIENCE) == 0, log.read_text()
     assert "going on after step 7" in log.read_text()

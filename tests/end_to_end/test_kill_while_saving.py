@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 
 
 def run_of(folder, name):
-    """The save of step 14 waits for that of step 7, and the one of step 21 for it: none is skipped on a slow machine."""
+    """The save of step 14 waits for that of step 7: none is skipped, however slow the machine."""
     checkpoint = {"every": 7, "export": "huggingface", "keep_last": 2}
     return tiny_run(folder, run_folder=str(folder / name), train={"steps": 40, "dropout": 0.1}, checkpoint=checkpoint)
 

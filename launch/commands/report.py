@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Reads, draws, writes, and says where."""
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     from megaxf.config_errors import ConfigError
     from megaxf.plan.throughput.hardware import find
@@ -57,7 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         output.write_text(page(facts, image), encoding="utf-8")
     console = Console(highlight=False)
+    table = Table.grid(padding=(0, 2))
     for name, text in lines(facts):
-        console.print(f"[dim]{name:<16}[/dim]{text}")
+        table.add_row(Text(name, style="dim"), Text(text))
+    console.print(table)
     console.print(f"page: {output}")
     return 0

@@ -97,7 +97,8 @@ def test_the_page_has_the_picture_and_nothing_of_the_run_as_markup(folder):
 
 def test_the_command(folder, tmp_path, capsys):
     assert main(["report", str(folder), "-o", str(tmp_path / "page.html"), "--gpu", "h100"]) == 0
-    assert "cost" in capsys.readouterr().out and "$" in (tmp_path / "page.html").read_text()
+    said = capsys.readouterr().out
+    assert "cost" in said and "time of late went for  data" in said and "$" in (tmp_path / "page.html").read_text()
     assert main(["report", str(folder), "-o", str(tmp_path / "page.png")]) == 0
     assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
     capsys.readouterr()

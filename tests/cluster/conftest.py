@@ -13,8 +13,7 @@ from tests.cluster.slurm import PATIENCE, Slurm, missing
 from tests.train.kit import tiny_run, write_data
 
 ROOT = Path(__file__).resolve().parents[2]
-# Three starts take longer than Slurm does to find that a node is down (SlurmdTimeout), as with the defaults of both.
-ENVIRONMENT = "export MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES= PYTHONPATH={root}\npause=12\n"
+ENVIRONMENT = "export MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES= PYTHONPATH={root}\npause=2\n"
 """Slurm's names of nodes do not lead anywhere on one host."""
 
 

@@ -48,7 +48,7 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 PriorityType=priority/basic
 ReturnToService=2
-SlurmdTimeout=60
+SlurmdTimeout=20
 MessageTimeout=60
 KillWait=30
 MinJobAge=3600

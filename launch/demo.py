@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 import sysconfig
@@ -40,8 +39,7 @@ def main() -> int:
     started = time.monotonic()
     if not (TOKENS / "manifest.json").exists():
         stage("prepare: source code to tokens", prepare_command())
-    # What torchrun would choose itself, with a warning.
-    stage("pretrain: two processes, ZeRO-1", pretrain_command(), OMP_NUM_THREADS="1")
+    stage("pretrain: two processes, ZeRO-1", pretrain_command())
     if not (EXPORT / "config.json").exists():
         stage("convert: to a Hugging Face folder", megaxf("convert", RUN, EXPORT))
     stage("generate: three prompts", generate_command())
@@ -60,9 +58,9 @@ def prepare_command() -> list[str]:
 
 
 def pretrain_command() -> list[str]:
-    """The run file under torchrun with two processes."""
+    """The run file under torchrun with two processes, of as many threads as it would choose itself, with a warning."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return [*torchrun, "launch/pretrain.py", RUN_FILE]
+    return ["env", "OMP_NUM_THREADS=1", *torchrun, "launch/pretrain.py", RUN_FILE]
 
 
 def generate_command() -> list[str]:
@@ -76,12 +74,12 @@ def megaxf(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "launch.megaxf", *map(str, arguments)]
 
 
-def stage(title: str, command: Sequence[str], **variables: str) -> None:
-    """Show and run one command, with these variables in its environment; leave with its exit code where it fails."""
+def stage(title: str, command: Sequence[str]) -> None:
+    """Show and run one command; leave with its exit code where it fails."""
     console.rule(f"[bold]{title}")
     shown = ["python" if part == sys.executable else part for part in command]
     console.print("$ " + subprocess.list2cmdline(shown), style="dim", highlight=False, soft_wrap=True)
-    code = subprocess.run(command, env=os.environ | variables).returncode
+    code = subprocess.run(command).returncode
     if code:
         console.print(f"[red]stopped with exit code {code}[/]; `make demo` goes on from here")
         raise SystemExit(code)

@@ -36,6 +36,9 @@ run_until_done() {
     broken=$((broken + 1))
     echo "the ranks broke down with exit code $code; start $broken of $restarts again in $((broken * unit)) s"
     sleep $((broken * unit))
+    # In the pause Slurm may have asked for the end of the job, as where it has found a failed node: no start follows.
+    [ "$cancelled" = no ] || break
+    [ "$stopping" = no ] || { code=$STOPPED && break; }
   done
 }
 

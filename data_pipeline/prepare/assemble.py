@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from data_pipeline.format.manifest import ORIGIN_DTYPE, Shard, write_whole
 from data_pipeline.format.writer import ShardWriter
 from data_pipeline.prepare.decide import Chooser, Cut, UnitStart
+from data_pipeline.prepare.shuffle import documents_at
+from data_pipeline.prepare.units import Units
 
 _CHUNK_TOKENS = 1 << 22
 """Tokens that are copied at a time."""
@@ -24,7 +26,7 @@ class ShardJob(NamedTuple):
 
     cut: Cut
     starts: Sequence[UnitStart]
-    """What came before each of its units."""
+    """What came before each of its units; of none where documents are shuffled."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class Assembly:
     """Of the data set to be."""
     records: Path
     """A file for each finished shard."""
+    runs: Units | None = None
+    """Of shuffled documents; None where they are in the order of the input."""
+    run_count: int = 0
 
 
 def assemble_shard(assembly: Assembly, job: ShardJob) -> None:
@@ -43,20 +48,18 @@ def assemble_shard(assembly: Assembly, job: ShardJob) -> None:
     cut = job.cut
     writer = ShardWriter(assembly.folder / cut.split, cut.name, assembly.chooser.units.dtype)
     try:
-        for number, start in enumerate(job.starts, start=cut.start[0]):
-            first = cut.start[1] if number == cut.start[0] else 0
-            last = cut.stop[1] if number == cut.stop[0] else None
-            chosen = np.flatnonzero(assembly.chooser.chosen(number, start.documents, cut.split))[first:last]
-            for ids, documents in _chunks(assembly.chooser, number, chosen):
-                writer.write(ids, documents["length"], _origins(documents, start.records))
+        for ids, documents, first_record in _documents(assembly, job):
+            writer.write(ids, documents["length"], _origins(documents, first_record))
         shard = writer.close()
     finally:
         writer.abandon()
     write_whole(record_path(assembly.records, cut), orjson.dumps(tuple(shard)))
 
 
-def shard_job(cut: Cut, starts: Sequence[UnitStart]) -> ShardJob:
+def shard_job(assembly: Assembly, cut: Cut, starts: Sequence[UnitStart]) -> ShardJob:
     """The work on a shard, from what came before every unit."""
+    if assembly.runs:
+        return ShardJob(cut, ())
     end = cut.stop[0] + (cut.stop[1] > 0)
     return ShardJob(cut, starts[cut.start[0] : end])
 
@@ -77,6 +80,20 @@ def finished_shard(assembly: Assembly, cut: Cut) -> Shard | None:
 def record_path(folder: Path, cut: Cut) -> Path:
     """Where it is written that a shard is finished."""
     return folder / f"{cut.split}-{cut.name}.json"
+
+
+def _documents(assembly: Assembly, job: ShardJob) -> Iterator[tuple[NDArray[Any], NDArray[Any], int]]:
+    """The ids of a shard and what is kept of its documents, some at a time, and what to add to their records."""
+    cut = job.cut
+    if assembly.runs:
+        for ids, entries in documents_at(assembly.runs, range(assembly.run_count), cut.start[1], cut.stop[1]):
+            yield ids, entries, 0
+    for number, start in enumerate(job.starts, start=cut.start[0]):
+        first = cut.start[1] if number == cut.start[0] else 0
+        last = cut.stop[1] if number == cut.stop[0] else None
+        chosen = np.flatnonzero(assembly.chooser.chosen(number, start.documents, cut.split))[first:last]
+        for ids, documents in _chunks(assembly.chooser, number, chosen):
+            yield ids, documents, start.records
 
 
 def _chunks(chooser: Chooser, number: int, chosen: NDArray[np.int64]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:

@@ -3,7 +3,8 @@
     plan       inputs -> units, numbered
     encode     each unit -> ids, and 40 bytes a document           any number of processes and machines
     decide     duplicates, splits, where shards are cut            the leader
-    assemble   each shard <- slices of units                       any number of processes and machines
+    shuffle    each unit -> a run, in the order of the shards      any number of processes and machines
+    assemble   each shard <- slices of runs (or units)             any number of processes and machines
     finish     the manifest, and the name of the folder            the leader
 
 Units and shards are numbered by the input alone and each is a file of its own, written whole: so the result does not
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import TypeVar
 
 from data_pipeline.errors import DataError
 from data_pipeline.format.folder import check_output
@@ -32,10 +34,21 @@ from data_pipeline.prepare.place import Place
 from data_pipeline.prepare.plan import Plan, make_plan
 from data_pipeline.prepare.progress import PrepareProgress
 from data_pipeline.prepare.ranks import Ranks
+from data_pipeline.prepare.shuffle import (
+    ENTRY_DTYPE,
+    FAN_IN,
+    Shuffle,
+    all_groups,
+    all_runs,
+    merge_runs,
+    write_run,
+)
 from data_pipeline.prepare.tokenizer import open_given, train, with_fast_path
 from data_pipeline.prepare.units import UnitRecord, Units
 from data_pipeline.prepare.workers import Workers
 from data_pipeline.tokenizer.base import Tokenizer, load_tokenizer
+
+Job = TypeVar("Job")
 
 _POLL_SECONDS = 0.2
 _BYTES_A_TOKEN = 4
@@ -65,13 +78,14 @@ def prepare(options: PrepareOptions, progress: PrepareProgress, ranks: Ranks | N
             raise
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise place.full(space_needed(plan)) from None
+                raise place.full(space_needed(plan, options.keep_order)) from None
             raise
 
 
-def space_needed(plan: Plan) -> int:
-    """Bytes on disk, by a cautious estimate: all ids in units, and once more in shards."""
-    return 2 * 2 * plan.size // _BYTES_A_TOKEN
+def space_needed(plan: Plan, keep_order: bool) -> int:
+    """Bytes on disk, by a cautious estimate: all ids in units, in runs (where many are merged, twice) and in shards."""
+    copies = 2 if keep_order else 3 + (len(plan.units) > FAN_IN)
+    return copies * 2 * plan.size // _BYTES_A_TOKEN
 
 
 class _Build:
@@ -103,7 +117,7 @@ class _Build:
             self.units = Units(self.place.units, dtype)
             self._encode()
             decision = self._decide()
-            shards = self._assemble(decision)
+            shards = self._assemble(decision, None if self.options.keep_order else self._shuffle(decision))
             if not self.ranks.leads:
                 return None
             self._wait(lambda: self.place.missing_builders(self.ranks.count), "begin")
@@ -145,7 +159,7 @@ class _Build:
         jobs = (UnitJob(number, self.plan.units[number], self.plan.first_files[number]) for number in todo)
         try:
             for _ in self.workers.map(partial(encode_unit, encoding), jobs):
-                self._advance()
+                self._advance(self.units)
         except BadRecord as bad:
             raise bad_record(self.plan, self.units, *bad.args) from None
         if self.ranks.leads:
@@ -169,20 +183,45 @@ class _Build:
             hashed = (self.units.documents(number) for number in range(len(records)))
             documents = sum(record.documents for record in records)
             mark_duplicates(hashed, documents, self.place.duplicates, self.workers)
-        decision = decide(
-            self.plan, starts, self._chooser(), self.options.splits, self.options.shard_tokens, self.workers
-        )
+        decision = decide(self.plan, starts, self._chooser(), self.options, self.workers)
         self._check_splits(decision)
         return decision
 
-    def _assemble(self, decision: Decision) -> dict[str, list[Shard]]:
+    def _shuffle(self, decision: Decision) -> tuple[Units, int]:
+        """The runs to read shards from, once those of all builders are there, and how many they are."""
+        counts = {split: sum(count[split].documents for count in decision.counts) for split in self.options.splits}
+        runs, merged = (Units(folder, self.units.dtype, ENTRY_DTYPE) for folder in (self.place.runs, self.place.merged))
+        shuffle = Shuffle(self._chooser(), counts, runs, merged)
+        every = all_runs(self.plan, decision)
+        self._write_runs("shuffling documents", runs, every, partial(write_run, shuffle))
+        if not (groups := all_groups(every)):
+            return runs, len(every)
+        self._write_runs("merging shuffled documents", merged, groups, partial(merge_runs, shuffle))
+        return merged, len(groups)
+
+    def _write_runs(self, title: str, runs: Units, jobs: Sequence[Job], write: Callable[[Job], None]) -> None:
+        """Those of this builder that are not done; then waits until those of all are there."""
+        self.progress.stage(title, self.plan.size)
+        done = Units(runs.folder, runs.dtype, runs.document_dtype)  # its records need not travel with every job
+
+        def missing() -> list[int]:
+            self._advance(done)
+            return [number for number in range(len(jobs)) if number not in done.records]
+
+        mine = self.ranks.mine(range(len(jobs)))
+        todo = sorted(set(mine).intersection(missing()))
+        for _ in self.workers.map(write, (jobs[number] for number in todo)):
+            self._advance(done)
+        self._wait(missing, "shuffle")
+
+    def _assemble(self, decision: Decision, runs: tuple[Units, int] | None) -> dict[str, list[Shard]]:
         """The shards of this builder that are not done; the leader waits for those of all and gives them by split."""
-        assembly = Assembly(self._chooser(), self.place.set, self.place.shards)
+        assembly = Assembly(self._chooser(), self.place.set, self.place.shards, *(runs or ()))
         for split in self.options.splits:
             (self.place.set / split).mkdir(exist_ok=True)
         self.progress.stage("assembling shards")
         mine = [cut for cut in self.ranks.mine(decision.cuts) if not finished_shard(assembly, cut)]
-        jobs = (shard_job(cut, decision.starts) for cut in mine)
+        jobs = (shard_job(assembly, cut, decision.starts) for cut in mine)
         for _ in self.workers.map(partial(assemble_shard, assembly), jobs):
             pass
         if not self.ranks.leads:
@@ -210,13 +249,13 @@ class _Build:
             units, self.place.duplicates if self.options.deduplicate else None, self.options.validation_fraction
         )
 
-    def _advance(self) -> None:
-        """Shows what all builders have encoded."""
-        for record in self.units.refresh():
+    def _advance(self, units: Units) -> None:
+        """Shows what all builders have done."""
+        for record in units.refresh():
             self.progress.advance(record.size, record.text_bytes, record.tokens)
 
     def _missing_units(self) -> list[int]:
-        self._advance()
+        self._advance(self.units)
         return [number for number in range(len(self.plan.units)) if number not in self.units.records]
 
     def _wait(self, missing: Callable[[], Sequence[int]], what: str) -> None:
@@ -232,7 +271,7 @@ class _Build:
 
     def _check_space(self) -> None:
         done = sum(record.size for record in self.units.records.values())  # their ids are there once already
-        needed = space_needed(self.plan) - 2 * done // _BYTES_A_TOKEN
+        needed = space_needed(self.plan, self.options.keep_order) - 2 * done // _BYTES_A_TOKEN
         if self.ranks.leads and needed > self.place.free_bytes():
             raise self.place.full(needed)
 

@@ -23,13 +23,17 @@ from data_pipeline.format.manifest import write_whole
 from data_pipeline.format.writer import shard_name
 from data_pipeline.prepare.documents import hash_bytes_of, in_split
 from data_pipeline.prepare.duplicates import read_marks
+from data_pipeline.prepare.options import PrepareOptions
 from data_pipeline.prepare.plan import Plan
 from data_pipeline.prepare.units import UnitRecord, Units
 from data_pipeline.prepare.workers import Workers
 
 
 class Cut(NamedTuple):
-    """A shard: the documents of its split between two places, which are (unit, document of the split in the unit)."""
+    """A shard: the documents of its split between two places, which are (unit, document of the split in the unit).
+
+    Shuffled documents are as those of one unit, and numbered over all splits: (0, place).
+    """
 
     split: str
     name: str
@@ -114,9 +118,10 @@ def unit_starts(plan: Plan, records: Sequence[UnitRecord]) -> list[UnitStart]:
 
 
 def decide(
-    plan: Plan, starts: list[UnitStart], chooser: Chooser, splits: Sequence[str], shard_tokens: int, workers: Workers
+    plan: Plan, starts: list[UnitStart], chooser: Chooser, options: PrepareOptions, workers: Workers
 ) -> Decision:
     """The decision for all units, whose duplicates are marked."""
+    splits = options.splits
     counts: list[dict[str, SplitCount]] = []
     digests = [xxhash.xxh3_128() for _ in plan.sources]
     jobs = [(number, start.documents) for number, start in enumerate(starts)]
@@ -128,11 +133,16 @@ def decide(
         chosen = chooser.chosen(number, starts[number].documents, split)
         return chooser.units.documents(number)["length"][chosen]
 
-    cuts = [
-        cut
-        for split in splits
-        for cut in cut_shards(split, [count[split].tokens for count in counts], partial(lengths, split), shard_tokens)
-    ]
+    cuts: list[Cut] = []
+    first_place = 0
+    for split in splits:
+        tokens = [count[split].tokens for count in counts]
+        if options.keep_order:
+            cuts += cut_shards(split, tokens, partial(lengths, split), options.shard_tokens)
+        else:
+            documents = sum(count[split].documents for count in counts)
+            cuts += cut_shuffled(split, documents, sum(tokens), first_place, options.shard_tokens)
+            first_place += documents
     return Decision(cuts, starts, counts, [digest.hexdigest() for digest in digests])
 
 
@@ -164,6 +174,14 @@ def cut_shards(
         stop = (number + 1, 0)
     if filled:
         yield Cut(split, next(names), start, stop)
+
+
+def cut_shuffled(split: str, documents: int, tokens: int, first_place: int, shard_tokens: int) -> Iterator[Cut]:
+    """Shards of equally many documents, of about `shard_tokens`; the first document is at `first_place`."""
+    shards = min(documents, -(-tokens // shard_tokens))
+    for number in range(shards):
+        start, stop = (first_place + documents * edge // shards for edge in (number, number + 1))
+        yield Cut(split, shard_name(number), (0, start), (0, stop))
 
 
 def _count(chooser: Chooser, splits: Sequence[str], job: tuple[int, int]) -> tuple[dict[str, SplitCount], bytes]:

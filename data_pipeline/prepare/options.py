@@ -29,6 +29,8 @@ class PrepareOptions:
     read: ReadOptions = field(default_factory=ReadOptions)
     validation_fraction: float = 0.01
     deduplicate: bool = False
+    keep_order: bool = False
+    """Leave documents in the order of the input; else they are shuffled, always in the same way."""
     add_bos: bool = False
     on_error: Literal["stop", "skip"] = "stop"
     name: str = ""
@@ -71,7 +73,7 @@ class PrepareOptions:
 
     def for_shards(self) -> dict[str, object]:
         """What decides about the place of a document, once it is encoded."""
-        names = ("validation_fraction", "deduplicate", "shard_tokens")
+        names = ("validation_fraction", "deduplicate", "keep_order", "shard_tokens")
         return {name: getattr(self, name) for name in names}
 
     def settings(self) -> dict[str, object]:

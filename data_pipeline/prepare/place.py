@@ -6,6 +6,7 @@
     units/            an encoded unit each: N.ids, N.doc, and N.json written last
     duplicates        a byte a document: 1 where it is to be left out
     decision.json     which documents go where; written when all units are there
+    runs/, merged/    the documents of the units in the order of their places; see `shuffle`
     shards/           what is known of a finished shard, written last
     set/              the data set to be: it takes its final name in one move
     joined/           who takes part
@@ -42,6 +43,8 @@ class Place:
         self.units = self.folder / "units"
         self.duplicates = self.folder / "duplicates"
         self.decision = self.folder / "decision.json"
+        self.runs = self.folder / "runs"
+        self.merged = self.folder / "merged"
         self.shards = self.folder / "shards"
         self.set = self.folder / "set"
         self._failed = self.folder / "failed"
@@ -60,7 +63,7 @@ class Place:
                 raise busy(self.folder)
             said = self._clear(plan)
             with self.join(0):
-                for folder in (self.units, self.shards, self.set, self._failed):
+                for folder in (self.units, self.runs, self.merged, self.shards, self.set, self._failed):
                     folder.mkdir(exist_ok=True)
                 yield said
 
@@ -120,7 +123,7 @@ class Place:
             self._plan.unlink(missing_ok=True)  # first: without it nobody takes what is left for whole
             clear_folder(self.folder, kept)
         if same_ids:
-            return "keeps the encoded units of a build with other --shard-tokens, --deduplicate or validation fraction"
+            return "keeps the encoded units: they were to be put into shards with other options"
         return "" if known is None else "begins anew: a build with other inputs or options was left here unfinished"
 
     def _known(self) -> tuple[str, str] | None:

@@ -60,8 +60,8 @@ def write_record(folder: Path, record: UnitRecord) -> None:
 class Units:
     """The units that are whole, as far as they have been seen; `refresh` looks for more."""
 
-    def __init__(self, folder: Path, dtype: np.dtype[Any]):
-        self.folder, self.dtype = folder, dtype
+    def __init__(self, folder: Path, dtype: np.dtype[Any], document_dtype: np.dtype[Any] = DOCUMENT_DTYPE):
+        self.folder, self.dtype, self.document_dtype = folder, dtype, document_dtype
         self.records: dict[int, UnitRecord] = {}
 
     def refresh(self) -> list[UnitRecord]:
@@ -79,7 +79,7 @@ class Units:
 
     def documents(self, number: int) -> NDArray[Any]:
         """The documents of a unit, mapped."""
-        return _mapped(self.folder / f"{number}.doc", DOCUMENT_DTYPE)
+        return _mapped(self.folder / f"{number}.doc", self.document_dtype)
 
     def _read(self, number: int) -> UnitRecord | None:
         path = self.folder / f"{number}.json"
@@ -89,7 +89,7 @@ class Units:
             sizes = [path.with_suffix(ending).stat().st_size for ending in (".ids", ".doc")]
         except (OSError, ValueError, TypeError, KeyError):
             return None
-        wanted = [record.tokens * self.dtype.itemsize, record.documents * DOCUMENT_DTYPE.itemsize]
+        wanted = [record.tokens * self.dtype.itemsize, record.documents * self.document_dtype.itemsize]
         return record if sizes == wanted else None
 
 

@@ -177,6 +177,11 @@ def _add_output_arguments(group: argparse._ArgumentGroup) -> None:
         help="leave out documents whose text an earlier one of any INPUT has, to the byte",
     )
     group.add_argument(
+        "--keep-order",
+        action="store_true",
+        help="write documents in the order of the INPUTs (default: shuffled over all shards, always in the same way)",
+    )
+    group.add_argument(
         "--validation-fraction",
         type=float,
         default=0.01,
@@ -184,7 +189,11 @@ def _add_output_arguments(group: argparse._ArgumentGroup) -> None:
         help="share of the documents held out; 0 for none (default: %(default)s)",
     )
     group.add_argument(
-        "--shard-tokens", type=int, default=100_000_000, metavar="N", help="tokens in a shard (default: %(default)s)"
+        "--shard-tokens",
+        type=int,
+        default=100_000_000,
+        metavar="N",
+        help="about so many tokens in a shard (default: %(default)s)",
     )
     group.add_argument(
         "--processes",

@@ -47,11 +47,11 @@ def write_jsonl(path: Path, texts: Iterable[str]) -> str:
 
 
 def build(*inputs: str, output: Path, tokenizer: Path | None, **options: object) -> Manifest:
-    """Prepares without a validation split unless told otherwise."""
+    """Prepares without a validation split and in the order of the input unless told otherwise."""
     from data_pipeline.prepare.build import PrepareOptions, prepare
     from data_pipeline.prepare.progress import PrepareProgress
 
-    chosen = {"validation_fraction": 0.0, **options}
+    chosen = {"validation_fraction": 0.0, "keep_order": True, **options}
     wanted = PrepareOptions(inputs=inputs, output=str(output), tokenizer=tokenizer and str(tokenizer), **chosen)  # type: ignore[arg-type]
     return prepare(wanted, PrepareProgress(quiet=True))
 

@@ -18,6 +18,8 @@ from data_pipeline.errors import DataError
 from data_pipeline.format.dataset import open_dataset
 from data_pipeline.format.manifest import read_manifest
 from data_pipeline.format.verify import verify
+from data_pipeline.order.permutation import epoch_keys, permute
+from data_pipeline.prepare import build, shuffle
 from data_pipeline.prepare.build import prepare
 from data_pipeline.prepare.decide import cut_shards
 from data_pipeline.prepare.documents import DOCUMENT_DTYPE, hash_texts, in_split, split_of
@@ -84,9 +86,9 @@ def lines_of(corpus: Path) -> list[tuple[str, int, str | None]]:
     return found
 
 
-def test_the_content_is_what_a_plain_reading_gives(corpus, expected, tmp_path):
-    shutil.copytree(corpus, tmp_path / "copy")
-    manifest = prepare(options_for(corpus, tmp_path), PrepareProgress(quiet=True))
+@pytest.mark.parametrize("keep_order", [False, True])
+def test_the_content_is_what_a_plain_reading_gives(corpus, tmp_path, keep_order):
+    manifest = prepare(options_for(corpus, tmp_path, keep_order=keep_order), PrepareProgress(quiet=True))
     assert manifest
     lines, first = lines_of(corpus), {}
     for file, number, text in lines:
@@ -96,10 +98,15 @@ def test_the_content_is_what_a_plain_reading_gives(corpus, expected, tmp_path):
     for split in ("train", "validation"):
         dataset = open_dataset(tmp_path / "set", split)
         order = [dataset.origin(index) for index in range(dataset.documents)]
-        assert order == sorted(order), "documents are in the order of the input"
+        assert (order == sorted(order)) == keep_order
         for index, origin in enumerate(order):
             found[bytes(dataset.document(index)[:-1].astype("u1")).decode()] = origin
-        assert max(shard.tokens for shard in manifest.splits[split].shards) <= 300
+        shards = manifest.splits[split].shards
+        if keep_order:
+            assert max(shard.tokens for shard in shards) <= 300
+        else:
+            counts = [shard.documents for shard in shards]
+            assert len(counts) == -(-dataset.tokens // 300) and max(counts) - min(counts) <= 1
     assert found == first
     for name, source in zip("ab", manifest.sources, strict=True):
         mine = [text for file, _, text in lines if file.endswith(f"{name}.jsonl")]
@@ -134,6 +141,39 @@ def test_units_and_processes_change_no_byte(corpus, expected, tmp_path, changes)
         assert found == {name: data for name, data in expected.items() if name != "manifest.json"}
     else:
         assert found == expected
+
+
+def test_units_change_no_byte_where_the_order_is_kept(corpus, tmp_path):
+    for size in (100, 1500):
+        prepare(
+            options_for(corpus, tmp_path / str(size), keep_order=True, unit_bytes=size), PrepareProgress(quiet=True)
+        )
+    assert files_of(tmp_path / "100/set") == files_of(tmp_path / "1500/set")
+
+
+def test_shuffled_documents_are_where_the_permutation_says(corpus, expected, tmp_path):
+    """Against the set in the order of the input, document by document."""
+    prepare(options_for(corpus, tmp_path, keep_order=True), PrepareProgress(quiet=True))
+    (tmp_path / "shuffled").mkdir()
+    for name, data in expected.items():
+        (tmp_path / "shuffled" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "shuffled" / name).write_bytes(data)
+    for split in ("train", "validation"):
+        kept, shuffled = open_dataset(tmp_path / "set", split), open_dataset(tmp_path / "shuffled", split)
+        places = permute(np.arange(kept.documents), kept.documents, epoch_keys(0, split, 0))
+        for index, place in enumerate(places.tolist()):
+            assert shuffled.document(place).tolist() == kept.document(index).tolist()
+            assert shuffled.origin(place) == kept.origin(index)
+
+
+def test_more_units_than_a_shard_is_read_from_are_merged_first(corpus, expected, tmp_path, monkeypatch):
+    merged = []
+    real = shuffle.merge_runs
+    monkeypatch.setattr(build, "merge_runs", lambda *values: merged.append(values[1].number) or real(*values))
+    for name, value in (("FAN_IN", 4), ("_CHUNK_TOKENS", 50), ("_CHUNK_DOCUMENTS", 7)):
+        monkeypatch.setattr(shuffle, name, value)
+    prepare(options_for(corpus, tmp_path, unit_bytes=700), PrepareProgress(quiet=True))
+    assert merged == [0, 1, 2, 3] and files_of(tmp_path / "set") == expected
 
 
 def start_part(options: PrepareOptions, part: str) -> int:

@@ -14,6 +14,7 @@ import pytest
 from data_pipeline.errors import DataError
 from data_pipeline.format.folder import Building
 from data_pipeline.prepare import build as steps
+from data_pipeline.prepare import shuffle
 from data_pipeline.prepare.options import PrepareOptions
 from data_pipeline.prepare.plan import make_plan
 from data_pipeline.prepare.progress import PrepareProgress
@@ -92,7 +93,10 @@ def killed_run(options: dict[str, object], output: Path, name: str, call: int) -
         ("duplicates._mark", 1, UNITS),
         ("build.decide", 1, UNITS),
         ("decide.write_whole", 1, UNITS),
-        ("assemble._origins", 5, UNITS),
+        ("shuffle.permute", 5, UNITS),
+        ("shuffle.write_record", 7, UNITS),
+        ("shuffle.write_record", UNITS + 2, UNITS),
+        ("assemble._origins", 3, UNITS),
         ("assemble.write_whole", 1, UNITS),
         ("assemble.write_whole", 3, UNITS),
         ("build.finish", 1, UNITS),
@@ -101,12 +105,16 @@ def killed_run(options: dict[str, object], output: Path, name: str, call: int) -
     ],
 )
 def test_a_kill_at_any_moment_costs_only_what_was_not_done(tmp_path, options, monkeypatch, name, call, units):
+    monkeypatch.setattr(shuffle, "FAN_IN", 4)
     run(options, tmp_path / "whole/set")
     killed_run(options, tmp_path / "set", name, call)
     assert not (tmp_path / "set").exists()
-    shards = len(list((tmp_path / "set.building").glob("shards/*.json")))
-    done = {"unit": 0, "shard": 0}
-    for kind, function in (("unit", "encode_unit"), ("shard", "assemble_shard")):
+    found = {
+        kind: len(list((tmp_path / "set.building").glob(f"{kind}/*.json"))) for kind in ("runs", "merged", "shards")
+    }
+    done = {"unit": 0, "runs": 0, "merged": 0, "shards": 0}
+    steps_of = {"unit": "encode_unit", "runs": "write_run", "merged": "merge_runs", "shards": "assemble_shard"}
+    for kind, function in steps_of.items():
         real = getattr(steps, function)
 
         def counted(*values, real=real, kind=kind):
@@ -117,7 +125,8 @@ def test_a_kill_at_any_moment_costs_only_what_was_not_done(tmp_path, options, mo
     said = run(options, tmp_path / "set")
     assert files_of(tmp_path / "set") == files_of(tmp_path / "whole/set")
     assert done["unit"] == UNITS - units
-    assert done["shard"] + shards == len(list((tmp_path / "set").rglob("*.bin"))) >= 4
+    assert done["shards"] + found["shards"] == len(list((tmp_path / "set").rglob("*.bin"))) >= 4
+    assert (done["runs"] + found["runs"], done["merged"] + found["merged"]) == (UNITS, 4)
     assert (f"continues: {units} of {UNITS} units are done" in said) == (units > 0)
     assert not (tmp_path / "set.building").exists()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 HELP = "train a model from a run file, or continue where its run folder stands"
 
@@ -87,10 +86,11 @@ def _train(arguments: argparse.Namespace) -> int:
     from megaxf.train.guards import Signals
     from megaxf.train.guards.heartbeat import Heartbeat
     from megaxf.train.loop import train
+    from megaxf.train.run_folder import RunFolder
 
     mesh = build_mesh(run.parallel.degrees(), run.parallel.order)
     report = Report(run.train.steps, quiet=launch.rank != 0)
-    stacks = Path(run.run_folder) / "stacks"
+    stacks = RunFolder(run.run_folder).stacks
     with Signals() as signals, Heartbeat(mesh, stacks, run.guards.timeout_seconds) as heartbeat:
         outcome = train(
             run,

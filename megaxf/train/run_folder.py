@@ -6,6 +6,7 @@ metrics.jsonl      a line a step
 positions.jsonl    where in its data the run stood at each start, checkpoint and end; see data_pipeline.audit.positions
 tensorboard/       the same for TensorBoard
 wandb-id           of the run at Weights & Biases
+stacks/            where the ranks stood that were lost or stood still
 profile/           traces of the steps and ranks that `profile` names
 checkpoints/       step-00000012, ..., unless checkpoint.folder names another place
 loss.png           drawn when the run ends or stops
@@ -18,13 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.audit.positions import POSITIONS
+from data_pipeline.format.manifest import write_whole
 from megaxf.checkpoint.files import place
 from megaxf.checkpoint.finding import CHECKPOINTS
 from megaxf.config import Run, to_yaml
 from megaxf.config_errors import ConfigError
+from megaxf.train.guards.stop import STOP
 
 LOGS = (".log", ".out", ".err")
 """Files that a batch system may put into the folder before the run starts."""
+PART = ".part"
+"""Of a file that a killed start has not finished."""
 
 
 class RunFolder:
@@ -40,6 +45,7 @@ class RunFolder:
         self.tensorboard = self.path / "tensorboard"
         self.wandb = self.path / "wandb-id"
         self.profile = self.path / "profile"
+        self.stacks = self.path / "stacks"
         self.checkpoints = place(checkpoints or self.path / CHECKPOINTS)
         self.plot = self.path / "loss.png"
 
@@ -49,7 +55,9 @@ class RunFolder:
             raise self._fault("is a file; name another folder")
         if not self.path.is_dir() or self.config.is_file():
             return
-        foreign = sorted(entry.name for entry in self.path.iterdir() if entry.suffix not in LOGS)
+        early = {self.stacks.name, STOP}
+        found = {entry.name for entry in self.path.iterdir() if entry.suffix not in (*LOGS, PART)}
+        foreign = sorted(found - early)
         if foreign:
             shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
             raise self._fault(
@@ -57,12 +65,15 @@ class RunFolder:
             )
 
     def write_start(self, run: Run, environment: dict[str, Any]) -> None:
-        """Create the folder where need be, and write the configuration and the environment of this start."""
+        """Create the folder where need be, and write the configuration and the environment of this start.
+
+        The configuration first: by it a folder is known as one of a run, wherever a start is killed.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(self.config, to_yaml(run).encode())
             starts = json.loads(self.environment.read_text()) if self.environment.exists() else []
-            self.environment.write_text(json.dumps([*starts, environment], indent=1) + "\n", encoding="utf-8")
-            self.config.write_text(to_yaml(run), encoding="utf-8")
+            write_whole(self.environment, f"{json.dumps([*starts, environment], indent=1)}\n".encode())
         except OSError as error:
             raise self._fault(f"cannot be written: {error}") from None
 

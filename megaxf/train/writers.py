@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from data_pipeline.format.manifest import write_whole
 from megaxf.config import Run
 from megaxf.config_errors import ConfigError
 from megaxf.config_metrics import Wandb
@@ -107,7 +108,7 @@ class WeightsAndBiases:
         import wandb
 
         if not folder.wandb.exists():
-            folder.wandb.write_text(f"{uuid.uuid4().hex[:8]}\n", encoding="utf-8")
+            write_whole(folder.wandb, uuid.uuid4().hex[:8].encode())
         self._run = wandb.init(
             project=settings.project,
             entity=settings.entity,

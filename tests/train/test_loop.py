@@ -1,6 +1,8 @@
 """The loop on one process: what is saved when, and what a second start does (field reports 71 to 74, 83, 104, 113)."""
 
+import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -191,6 +193,31 @@ def test_folders_that_are_not_of_a_run(make, tmp_path):
         start(make(run_folder=str(tmp_path / "other")))
     with pytest.raises(ConfigError, match=r"is a file; name another folder"):
         start(make(run_folder=str(tmp_path / "other" / "thesis.tex")))
+
+
+@pytest.mark.parametrize("written", [0, 1])
+@pytest.mark.parametrize("new", [True, False])
+def test_a_start_that_is_killed_at_the_folders_files_is_followed_by_another(make, monkeypatch, new, written):
+    run, replace, left = make(), os.replace, 0
+    folder = Path(run.run_folder)
+    if not new:
+        start(run, stop_after=2)
+
+    def kill(source, target):
+        nonlocal left
+        if Path(target).parent == folder:
+            if left == written:
+                raise SystemExit("killed")
+            left += 1
+        replace(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="killed"):
+        patch.setattr(os, "replace", kill)
+        start(run)
+    (folder / "stacks").mkdir()  # of a rank that was lost while others loaded
+    assert start(run)[0] == Outcome.DONE
+    starts = json.loads((folder / "environment.json").read_text())
+    assert [one["from_step"] for one in starts] == ([0] if new else [0, 2])
 
 
 def test_resume_must_find_something(make, tmp_path):

@@ -3,14 +3,17 @@
 import json
 import statistics
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from launch.megaxf import main
 from megaxf.config import change
+from megaxf.train.breakdown import PARTS
 from megaxf.train.metrics import read_records
-from megaxf.train.report.charts import _times, picture
+from megaxf.train.report.charts import HEAP, _times, picture
 from megaxf.train.report.facts import RECENT, read
 from megaxf.train.report.page import page
 from tests.train.kit import start, tiny_run, write_data
@@ -83,6 +86,11 @@ def test_what_the_time_went_for_fills_the_steps(folder):
     assert len(heights) == len(shares) and heights == sorted(heights) and heights[-1] == pytest.approx(1)
     before = replace(facts, steps=[{key: v for key, v in one.items() if key != "times"} for one in facts.steps])
     assert before.summary()["times"] == {} and picture(before), "a run of an older version"
+
+
+def test_neighbours_in_the_heap_of_times_differ_without_colour_too():
+    lightness = [sum(w * c for w, c in zip((0.3, 0.59, 0.11), to_rgb(colour), strict=True)) for colour in HEAP]
+    assert len(HEAP) == len(PARTS) + 1 and min(abs(a - b) for a, b in pairwise(lightness)) > 0.1, lightness
 
 
 def test_the_page_has_the_picture_and_nothing_of_the_run_as_markup(folder):

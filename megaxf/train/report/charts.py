@@ -11,6 +11,8 @@ from megaxf.train.report.facts import Facts
 
 MANY = 100
 """Points from which on a curve is drawn with its running mean."""
+HEAP = ("#d55e00", "#b5dcf0", "#e6a100", "#0072b2", "#cc79a7", "#bbbbbb")
+"""Colours of what lies upon one another: neighbours differ in hue and in lightness, for all eyes and on paper."""
 
 
 def picture(facts: Facts) -> bytes:
@@ -107,7 +109,7 @@ def _times(axes: Any, facts: Facts) -> None:
     steps = [heap[-1]["step"] for heap in heaps]
     if len(steps) == 1:
         steps, shares = [steps[0] - 1, steps[0]], [share * 2 for share in shares]
-    axes.stackplot(steps, *shares, labels=[name.replace("_", " and ") for name in names], alpha=0.8)
+    axes.stackplot(steps, *shares, labels=[name.replace("_", " and ") for name in names], colors=HEAP)
     axes.set_ylim(0, 1)
 
 

@@ -13,6 +13,10 @@ from megaxf.plan.laws.files import Bootstraps
 from megaxf.plan.laws.spread import interval
 
 CONSTANTS = 5
+REMEDY = (
+    "add a budget ten times the largest, and more sizes (megaxf plan ladder --flops, --budgets, --sizes), or leave out "
+    "runs that went wrong (outlier = 1 in the table)"
+)
 LEAST_SPAN = 2.0
 """Largest over least size, and likewise of tokens."""
 LEAST_WIDTH = 0.05
@@ -53,8 +57,8 @@ def check_fit(found: SurfaceFit) -> None:
     gone += [f"{name} = {value:.3g}" for name, value in (("alpha", alpha), ("beta", beta)) if not 0.01 < value < 4]
     if gone:
         raise PlanError(
-            f"the runs do not identify a law: the best surface has no sensible {' and '.join(gone)}; the sizes or the "
-            "compute span too little for the noise of the losses, or some losses are wrong (column outlier)"
+            f"the runs do not identify a law: the best surface has no sensible {' and '.join(gone)}: sizes or compute "
+            f"span too little for the noise of the losses; {REMEDY}"
         )
 
 
@@ -65,7 +69,7 @@ def check_bootstraps(sample: Bootstraps) -> None:
     if not high - low < WIDEST:
         raise PlanError(
             f"the runs do not identify a law: resampled, they put the exponent of N* ~ C^a between {low:.2f} and "
-            f"{high:.2f}; add sizes and budgets, or runs with less noise"
+            f"{high:.2f}; {REMEDY}"
         )
 
 

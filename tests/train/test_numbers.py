@@ -140,6 +140,24 @@ def test_rewinding_ends_where_it_must(tmp_path):
         tiny_run(tmp_path, guards={"max_skips": 9})
 
 
+@pytest.mark.parametrize(
+    ("policy", "ends"),
+    [("stop", Outcome.DIVERGED), ("skip", Outcome.DONE), ("rewind-and-skip-data", Outcome.DONE)],
+)
+def test_a_spike_in_the_rows_of_one_rank_is_found_by_both(tmp_path, run_on, policy, ends):
+    run, bad = spiking(tmp_path)
+    write_counting(tmp_path / "half", bad[2:])
+    half = {"sources": {"text": {"folder": str(tmp_path / "half")}}}
+    run = again(run, policy, data=half, guards={"on_spike": policy})
+    for outcome, said in run_on(2, start, run):
+        assert outcome == ends
+        assert [sentence.split(":")[0] for sentence in said if "is a spike" in sentence] == [
+            "the loss of step 20 is a spike"
+        ]
+    assert [(one["at_step"], one["action"]) for one in found(run)] == [(20, policy)]
+    assert set(bad[2:]) <= set(found(run)[0]["documents"]["text"])
+
+
 def planted(run, plant, steps):
     """Train with `plant(engine)` called on rank 1 before these steps: (outcome, steps of findings heard)."""
 

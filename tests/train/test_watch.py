@@ -95,7 +95,7 @@ def test_the_end_waits_for_a_beat_that_the_store_has_not_taken_yet(tmp_path):
     assert ended
 
 
-STAND_STILL = """
+RANKS = """
 import sys, time
 import torch.distributed as dist
 from pathlib import Path
@@ -107,28 +107,40 @@ rank, folder = int(sys.argv[1]), Path(sys.argv[2])
 def sleep_for_ever():
     time.sleep(1000)
 
+def fall():
+    raise ZeroDivisionError("planted")
+
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
 with Heartbeat(build_mesh(), folder / "stacks", timeout=3.0) as heartbeat:
     for step in range(1, 4):
         heartbeat.beat(step, "data")
         if step == 3 and rank == 1:
-            sleep_for_ever()
+            globals()[sys.argv[3]]()
         heartbeat.beat(step, "train")
         dist.barrier()
 """
 
 
-def test_a_rank_that_stands_still_ends_all_and_shows_where_it_stood(tmp_path):
-    (tmp_path / "ranks.py").write_text(STAND_STILL)
+def run_ranks(folder, fault):
+    """Two ranks, of which the second has the fault in the third step: (exit code, what it said) of each."""
+    (folder / "ranks.py").write_text(RANKS)
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "ranks.py", str(rank), str(tmp_path)], cwd=tmp_path, env=env, stderr=subprocess.PIPE
-        )
-        for rank in range(2)
-    ]
+    commands = [[sys.executable, "ranks.py", str(rank), str(folder), fault] for rank in range(2)]
+    ranks = [subprocess.Popen(command, cwd=folder, env=env, stderr=subprocess.PIPE) for command in commands]
     said = [rank.communicate(timeout=400)[1].decode() for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [Outcome.LOST] * 2, said
+    return [(rank.returncode, text) for rank, text in zip(ranks, said, strict=True)]
+
+
+def test_an_error_of_one_rank_ends_all_and_is_told_there(tmp_path):
+    (code, said), (failed, trace) = run_ranks(tmp_path, "fall")
+    assert (code, failed) == (Outcome.LOST, 1), said + trace
+    assert "rank 1 (" in said and "ZeroDivisionError: planted" in said, said
+    assert "Traceback" in trace and "in fall" in (tmp_path / "stacks" / "rank-00001.txt").read_text()
+
+
+def test_a_rank_that_stands_still_ends_all_and_shows_where_it_stood(tmp_path):
+    codes, said = zip(*run_ranks(tmp_path, "sleep_for_ever"), strict=True)
+    assert codes == (Outcome.LOST,) * 2, said
     verdict = "".join(said)  # of the rank that looks first; the other may hear of its end before
     assert re.search(r"no rank has come further for \d+ s; behind the others, or where they are: rank 1 \(", verdict)
     assert "Last heard of: step 3 (data): rank 1" in verdict and "step 3 (train): rank 0" in verdict

@@ -23,6 +23,7 @@ if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM, signal.SIGUSR1})
 
 from launch.megaxf import USER_FAULT, fail, run_verb
+from launch.output import outlive_readers
 from launch.rendezvous import detect
 from megaxf.config_errors import ConfigError
 
@@ -43,4 +44,5 @@ def main(argv: Sequence[str] | None = None, verb: str = "pretrain") -> int:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.exit(main())

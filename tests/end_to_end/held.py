@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
+from launch.rendezvous import detect
 from megaxf.checkpoint import files
 from megaxf.checkpoint.tensors import BoxWriter
 from megaxf.train import export
@@ -21,7 +22,7 @@ PLACES = {
 
 def main() -> None:
     """Plant it, and train."""
-    run_folder, rank = Path(sys.argv[1]).with_suffix(""), os.environ["RANK"]
+    run_folder, rank = Path(sys.argv[1]).with_suffix(""), detect().rank
     owner, name = PLACES[os.environ["MEGAXF_HELD_AT"]]
     plain = getattr(owner, name)
 

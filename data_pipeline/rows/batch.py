@@ -60,6 +60,7 @@ class Buffer:
         self.isolate_documents = isolate_documents
         self.block = allocate((rows, sequence_length + 1))
         """Tokens, one more a row than it has inputs."""
+        self.flat = self.block.reshape(-1)
         self._tokens, self._next = self.block[:, :-1], self.block[:, 1:]
         self._allocate = allocate
         self._labels: Int64 | None = None

@@ -63,8 +63,8 @@ def best_fit(lengths: Int64, capacity: int) -> tuple[Int64, int]:
     sizes: list[int] = []
     opened = 0
     counts = np.bincount(lengths, minlength=1)
-    for length in np.flatnonzero(counts)[::-1].tolist():
-        left = int(counts[length])
+    longest_first = np.flatnonzero(counts)[::-1]
+    for length, left in zip(longest_first.tolist(), counts[longest_first].tolist(), strict=True):
         while left:
             # The rows with the least room that is enough, or new ones.
             place = bisect_left(rooms, length)
@@ -78,17 +78,19 @@ def best_fit(lengths: Int64, capacity: int) -> tuple[Int64, int]:
                 opened += size
             # Best fit fills a row with pieces of this length before it touches the next one.
             each = room // length
-            full = min(size, left // each)
+            full = size if each * size <= left else left // each
             if full:
                 firsts += [first] * each
                 sizes += [full] * each
                 left -= full * each
-                keep(room - each * length, first, full)
+                if rest := room - each * length:
+                    keep(rest, first, full)
             if full < size:
                 firsts += [first + full] * left
                 sizes += [1] * left
                 keep(room - left * length, first + full, 1)
-                keep(room, first + full + 1, size - full - 1)
+                if behind := size - full - 1:
+                    keep(room, first + full + 1, behind)
                 left = 0
     found = np.empty(len(lengths), np.int64)
     found[_order(capacity - lengths)] = _runs(firsts, sizes)
@@ -106,10 +108,10 @@ class _Free:
 
     def keep(self, room: int, first: int, size: int) -> None:
         """Keeps rows for later."""
-        if room and size:
-            if not self.ranges[room]:
-                insort(self.rooms, room)
-            self.ranges[room].append((first, size))
+        ranges = self.ranges[room]
+        if not ranges:
+            insort(self.rooms, room)
+        ranges.append((first, size))
 
 
 def _runs(firsts: list[int], lengths: list[int]) -> Int64:

@@ -36,7 +36,7 @@ def fill_pieces(dataset: TokenDataset, pieces: Sequence[Piece], rows: Sequence[i
 
     No label counts of a row that holds tokens of a shard which the run goes without.
     """
-    flat, width = out.block.reshape(-1), out.block.shape[1]
+    flat, width = out.flat, out.block.shape[1]
     is_out, tokens, starts = dataset.files.is_out, dataset.shard_tokens, dataset.shard_starts_list
     # One call copies all pieces that stand one behind the other in the block.
     run: list[NDArray[Any]] = []
@@ -84,22 +84,20 @@ def boundaries(dataset: TokenDataset, pieces: Sequence[Piece], rows: Sequence[in
 
     inner: pieces may hold several documents.
     """
-    found = [np.asarray([rows[row] * width + column for row, column, _, _ in pieces if column], np.int64)]
+    places = [rows[row] * width + column for row, column, _, _ in pieces]
+    begun = [place for place, piece in zip(places, pieces, strict=True) if piece[1]]
     if not (inner and pieces):
-        return found[0]
-    starts, shifts, counts = dataset.shard_starts_list, [], []
-    edges = np.asarray([(start + 1, start + length) for _, _, start, length in pieces])
-    for (row, column, start, length), within in zip(pieces, edges, strict=True):
-        shard = bisect_right(starts, start) - 1
-        if start + length <= starts[shard + 1]:
-            ends = dataset.document_ends(shard)
-            low, high = ends.searchsorted(within).tolist()
-            ends = ends[low:high]
+        return np.asarray(begun, np.int64)
+    starts, firsts, found = dataset.shard_starts_list, [], []
+    for _, _, start, length in pieces:
+        shard, stop = bisect_right(starts, start) - 1, start + length
+        if stop <= starts[shard + 1]:
+            found.append(dataset.ends_around(shard, start, stop))
         else:
-            ends = dataset.boundaries(start, start + length)
-        found.append(ends)
-        shifts.append(rows[row] * width + column - start)
-        counts.append(len(ends))
-    places = np.concatenate(found)
-    places[len(found[0]) :] += np.repeat(shifts, counts)
-    return places
+            found.append(dataset.boundaries(start, stop))
+        firsts.append(start)
+    counts = np.array([len(ends) for ends in found])
+    inside = np.concatenate(found) - np.array(firsts).repeat(counts)
+    kept = (inside > 0) & (inside < np.array([length for _, _, _, length in pieces]).repeat(counts))
+    inner_places = (inside + np.array(places).repeat(counts))[kept]
+    return np.append(begun, inner_places) if begun else inner_places

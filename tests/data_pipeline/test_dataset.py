@@ -281,8 +281,9 @@ def test_the_origin_of_each_document(tmp_path):
     assert found == [("b", 7), ("a", 1 << 40), None, ("a", 5)]
     with pytest.raises(DataError, match=r"document 3 is from file 2, origins\.json has 2"):
         dataset.origin(3)
-    with pytest.raises(DataError, match="documents 0 to 4, not 5"):
-        dataset.origin(5)
+    for index in (-1, 5):
+        with pytest.raises(DataError, match=f"documents 0 to 4, not {index}"):
+            dataset.origin(index)
     assert manifest.origins_xxh3_128 and read_manifest(tmp_path / "set") == manifest
     write(tmp_path / "bare")
     assert open_dataset(tmp_path / "bare", "train").origin(0) is None

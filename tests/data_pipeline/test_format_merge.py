@@ -9,7 +9,7 @@ import pytest
 
 from data_pipeline.errors import DataError
 from data_pipeline.format.dataset import open_dataset
-from data_pipeline.format.manifest import ORIGIN_DTYPE, Manifest, read_manifest
+from data_pipeline.format.manifest import ORIGIN_DTYPE, Manifest, Source, read_manifest
 from data_pipeline.format.merge import merge
 from data_pipeline.format.pieces import PIECE_TOKENS, groups, pieces_of
 from data_pipeline.format.reshard import reshard
@@ -66,6 +66,29 @@ def test_sets_with_and_without_origins_merge(tmp_path):
     for folder in (tmp_path / "both", tmp_path / "again"):
         assert (documents_in(folder), origins_in(folder)) == (A + B, expected)
         assert verify(folder)
+
+
+def test_documents_of_unknown_origin_stay_so_behind_other_files(tmp_path):
+    for name, documents, file in (("a", A, None), ("b", B, "b.jsonl"), ("c", A, "c.jsonl")):
+        write(tmp_path / name, documents, file)
+    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
+    merge([tmp_path / "c", tmp_path / "both"], tmp_path / "all")
+    known = [("c.jsonl", k) for k in range(3)], [("b.jsonl", k) for k in range(4)]
+    assert origins_in(tmp_path / "all") == [*known[0], None, None, None, *known[1]]
+
+
+def test_what_a_merged_set_says_of_itself(tmp_path):
+    for name, ids in (("a", [5]), ("b", [250])):
+        source = Source(name, name * 32, 1, 1, {"train": 1}, {"train": 2}, 0, {})
+        with DatasetWriter(tmp_path / name, vocab_size=300, eod_id=0) as writer:
+            writer.add("train", np.array([*ids, 0]), np.array([2]))
+            writer.finish(sources=[source])
+        (tmp_path / name / "tokenizer").mkdir()
+        (tmp_path / name / "tokenizer/tokenizer.json").write_text(name)
+    manifest = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both", name="mine")
+    assert (manifest.name, manifest.largest_id) == ("mine", 250)
+    assert [source.name for source in manifest.sources] == ["a", "b"]
+    assert (tmp_path / "both/tokenizer/tokenizer.json").read_text() == "a"
 
 
 def test_what_does_not_fit_is_named(tmp_path):

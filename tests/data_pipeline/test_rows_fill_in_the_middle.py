@@ -70,6 +70,31 @@ def test_the_middle_moved_back_gives_the_document(tmp_path, packing):
     assert total > 80
 
 
+def rearranged(pieces: list[list[int]], middle: FillInTheMiddle, key: str) -> list[int]:
+    """One row of these documents."""
+    block = np.array([[token for piece in pieces for token in piece]])
+    starts = np.cumsum([len(piece) for piece in pieces])[:-1]
+    middle.apply(block, [0], starts, EOD, [key])
+    return block[0].tolist()
+
+
+def test_cuts_are_drawn_from_all_places_and_the_shortest_piece_is_cut():
+    middle = FillInTheMiddle(1.0, MARKS, spm_rate=0.0)
+    pieces = [[1, 2, 3, 4, 5, 6]]
+    assert len(pieces[0]) == SHORTEST
+    # Of three tokens: two cuts at places 0 to 3, which may be the same.
+    assert len({str(rearranged(pieces, middle, str(key))) for key in range(400)}) == 10
+    assert rearranged([[1, 2, 3, 4, 5]], middle, "key") == [1, 2, 3, 4, 5]
+
+
+def test_each_piece_of_a_row_is_drawn_for_by_itself():
+    piece = [*range(1, 20), EOD]
+    rows = [rearranged([piece, piece], FillInTheMiddle(0.5, MARKS), str(key)) for key in range(200)]
+    changed = [(row[:20] != piece, row[20:] != piece) for row in rows]
+    assert all(30 <= changed.count(both) <= 70 for both in {(a, b) for a in (False, True) for b in (False, True)})
+    assert sum(row[:20] == row[20:] for row, both in zip(rows, changed, strict=True) if all(both)) < 10
+
+
 def test_what_is_drawn_depends_on_seed_source_epoch_and_row_alone(tmp_path):
     whole = dataset(tmp_path, [50] * 40)
 

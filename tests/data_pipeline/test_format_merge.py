@@ -72,7 +72,8 @@ def test_documents_of_unknown_origin_stay_so_behind_other_files(tmp_path):
     for name, documents, file in (("a", A, None), ("b", B, "b.jsonl"), ("c", A, "c.jsonl")):
         write(tmp_path / name, documents, file)
     merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
-    merge([tmp_path / "c", tmp_path / "both"], tmp_path / "all")
+    reshard(tmp_path / "both", tmp_path / "mixed", 1000)  # one shard of documents with and without
+    merge([tmp_path / "c", tmp_path / "mixed"], tmp_path / "all")
     known = [("c.jsonl", k) for k in range(3)], [("b.jsonl", k) for k in range(4)]
     assert origins_in(tmp_path / "all") == [*known[0], None, None, None, *known[1]]
 

@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     degrees = {axis: getattr(arguments, f"{axis}_parallel_size") for axis in ("tensor", "context", "pipeline")}
     mesh = build_mesh(degrees)
     own = [*checks, *machine(arguments.run_folder)] if launch.local_rank == 0 else []
-    together = measure(mesh, device) if launch.world_size > 1 else None
-    names = together.hosts if together else [_this_host()]
+    together = measure(mesh, device, launch.host) if launch.world_size > 1 else None
+    names = together.hosts if together else [launch.host]
     hosts = {host: found for host, found in zip(names, gather_objects(own, mesh), strict=True) if found}
     shared = list(cluster(together, hardware)) if together else []
     if launch.rank == 0:
@@ -70,12 +70,6 @@ def run(arguments: argparse.Namespace) -> int:
             page(hosts, shared, Console())
     disconnect()
     return int(any(check.verdict == "bad" for checks in [*hosts.values(), shared] for check in checks))
-
-
-def _this_host() -> str:
-    import platform
-
-    return platform.node()
 
 
 def _plain(hosts: dict[str, Any], shared: list[Check], together: Cluster | None) -> dict[str, Any]:

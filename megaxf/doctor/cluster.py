@@ -36,9 +36,9 @@ class Cluster(NamedTuple):
     """Of every rank: python, then SAME."""
 
 
-def measure(mesh: Mesh, device: torch.device, host: str | None = None) -> Cluster:
-    """Talk to every rank; collective. host: the name of this one, by default the system's."""
-    hosts = gather_objects(host or platform.node(), mesh)
+def measure(mesh: Mesh, device: torch.device, host: str) -> Cluster:
+    """Talk to every rank; collective. host: the name of this one, as the launcher knows it."""
+    hosts = gather_objects(host, mesh)
     size = BYTES[device.type]
     versions = gather_objects((platform.python_version(), *map(version, SAME)), mesh)
     return Cluster(
@@ -49,7 +49,9 @@ def measure(mesh: Mesh, device: torch.device, host: str | None = None) -> Cluste
 def cluster(found: Cluster, hardware: Hardware | None = None) -> Iterator[Check]:
     """The checks. hardware: what the links are compared with."""
     names = list(dict.fromkeys(found.hosts))
-    yield Check("ranks", f"all {len(found.hosts)} have answered, on {len(names)} hosts")
+    yield Check(
+        "ranks", f"all {len(found.hosts)} have answered, on {len(names)} {'host' if len(names) == 1 else 'hosts'}"
+    )
     yield from _versions(found)
     worst = max(range(len(found.offsets)), key=lambda rank: abs(found.offsets[rank]))
     skew = abs(found.offsets[worst])

@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# Tests run in so many processes, a file in one of them; each starts the ranks that its tests need.
+WORKERS ?= 2
+BESIDE := -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-all test-cluster chaos lint format check-tools clean
@@ -45,10 +48,11 @@ demo: $(INSTALLED)
 	$(BIN)/python launch/demo.py
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(BESIDE)
 
 test-all: $(INSTALLED)
-	$(BIN)/python -m pytest -m ""
+	$(BIN)/python -m pytest -m "not cluster" $(BESIDE)
+	$(BIN)/python -m pytest -m cluster
 
 test-cluster: $(INSTALLED)
 	$(BIN)/python -m pytest -m cluster tests/cluster

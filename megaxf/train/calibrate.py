@@ -1,10 +1,10 @@
-"""Measures a machine for the planner: matrix products, attention, memory, messages, and two training steps.
+"""Measures a machine for the planner: matrix products, attention, memory, messages, and four training steps.
 
     machine = calibrate(mesh, device, "bf16")       # collective: all ranks at once, as in a run
     write_profile(Path("profile.json"), machine)
 
-The operators give the shape of the model, the steps its levels: a narrow and a wide model tell by how much products and
-what memory bounds are slower within a step than alone.
+The operators give the shape of the model, the steps its levels: in a wide one, a narrow one and one of many heads,
+products, what memory bounds and attention take other shares of the time, which tells how much slower each is in a step.
 """
 
 from __future__ import annotations
@@ -48,14 +48,21 @@ MODEL = {
     "cpu": {"vocab_size": 4096, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4},
     "cuda": {"vocab_size": 32768, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 4},
 }
-"""Of the narrow step; heads of HEAD_DIM."""
+"""Of the first step; heads of HEAD_DIM."""
 WIDE = {
     "cpu": {"hidden_size": 640, "intermediate_size": 1792, "num_hidden_layers": 2},
     "cuda": {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 1},
 }
-"""Changes for the wide one, of whose time products take a larger share."""
-SLOWEST, FASTEST = 10.0, 0.2
-"""Bounds of a level, as time in a step over time alone: two noisy times may not give a speed that makes no sense."""
+"""Changes for one of whose time products take a larger share."""
+NARROW = {
+    "cpu": {"hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 8},
+    "cuda": {"hidden_size": 1024, "intermediate_size": 3584, "num_hidden_layers": 8},
+}
+"""The same for what memory bounds."""
+HEADS_MORE = {"cpu": {"num_attention_heads": 16, "head_dim": 64}, "cuda": {"num_attention_heads": 64, "head_dim": 128}}
+"""The same for attention, at the same length: kernels block queries by it."""
+SLOWEST, FASTEST = 20.0, 0.5
+"""Bounds of a level, as time in a step over time alone: noisy times may not give a speed that makes no sense."""
 
 
 def calibrate(mesh: Mesh, device: torch.device, precision: str, local_ranks: int) -> Hardware:
@@ -84,8 +91,7 @@ def calibrate(mesh: Mesh, device: torch.device, precision: str, local_ranks: int
             "hop_seconds": hop,
         },
     )
-    products, memory = _levels(machine, mesh, device, precision)
-    slower = {"matrices": products, "attention": products, "memory": memory}
+    slower = _levels(machine, mesh, device, precision)
     scaled = {name: machine.measured[name] / factor for name, factor in slower.items()}
     return replace(machine, measured={**machine.measured, **scaled})
 
@@ -134,7 +140,9 @@ def _attention(dtype: torch.dtype, device: torch.device) -> float:
     """FLOP/s of attention forward and backward, of the products that are made."""
     length, head_dim = LENGTH[device.type], HEAD_DIM[device.type]
     q, k, v = (torch.randn(1, length, HEADS, head_dim, dtype=dtype, device=device, requires_grad=True) for _ in "qkv")
-    taken = seconds(lambda: attention(q, k, v).sum().backward(), device)
+    # A gradient as the next layer gives it: that of a sum, one number seen everywhere, takes a slower way.
+    gradient = torch.randn_like(q)
+    taken = seconds(lambda: attention(q, k, v).backward(gradient), device)
     made = 4 * HEADS * head_dim * (visible_pairs(length) + length * BLOCK / 2)
     return (1 + FLASH_BACKWARD) * made / taken
 
@@ -175,26 +183,30 @@ def _ring(axis: Axis, mesh: Mesh, device: torch.device) -> tuple[float, float]:
     return reduce_bytes(STREAM[device.type], axis.size) / max(whole - start, 1e-9), start
 
 
-def _levels(machine: Hardware, mesh: Mesh, device: torch.device, precision: str) -> tuple[float, float]:
-    """(time of products, time of what memory bounds) in training steps over that of the operators alone; collective."""
+def _levels(machine: Hardware, mesh: Mesh, device: torch.device, precision: str) -> dict[str, float]:
+    """Time in training steps over that of the operators alone, by the names in `Hardware.measured`; collective."""
     kind, ranks = device.type, mesh.world_size
     rows = []
-    for change in ({}, WIDE[kind]):
+    for change in ({}, WIDE[kind], NARROW[kind], HEADS_MORE[kind]):
         run = reference_run(kind, precision, ranks, **change)
-        products, computed, messages = _shares(run, machine, ranks)
+        computed, messages = _shares(run, machine, ranks)
         taken = statistics.mean(gather_objects(step_seconds(run, mesh, device), mesh))
-        rows.append(np.array([products, computed - products]) / max(taken - messages, 0.1 * computed))
-    found = lsq_linear(np.array(rows), np.ones(2), bounds=(FASTEST, SLOWEST)).x
-    return float(found[0]), float(found[1])
+        # All steps weigh the same: each row is shares of its step, whose sum is one.
+        rows.append(np.array(list(computed.values())) / max(taken - messages, 0.1 * sum(computed.values())))
+    found = lsq_linear(np.array(rows), np.ones(len(rows)), bounds=(FASTEST, SLOWEST)).x
+    return dict(zip(computed, map(float, found), strict=True))
 
 
-def _shares(run: Run[Any], machine: Hardware, ranks: int) -> tuple[float, float, float]:
-    """Predicted seconds of a step: (of products, of all computation, of the rest)."""
+def _shares(run: Run[Any], machine: Hardware, ranks: int) -> tuple[dict[str, float], float]:
+    """Predicted seconds of a step: of computation, by what sets their speed; of the rest."""
+    step = predict(layout(run, ranks), machine)
+    total = sum(float(step.items[name]) for name in (*KINDS["computation"], *KINDS["update"]))
+    attention = float(step.items["attention"])
     unbound = replace(machine, measured={**machine.measured, "memory": 1e9})
-    computing = (*KINDS["computation"], *KINDS["update"])
-    step, products = (predict(layout(run, ranks), each) for each in (machine, unbound))
-    computed = sum(float(step.items[name]) for name in computing)
-    return sum(float(products.items[name]) for name in computing), computed, float(step.seconds) - computed
+    without = predict(layout(run, ranks), unbound).items
+    matrices = sum(float(without[name]) for name in ("matrix products", "output matrix and loss"))
+    computed = {"matrices": matrices, "attention": attention, "memory": total - attention - matrices}
+    return computed, float(step.seconds) - total
 
 
 def reference_run(kind: str, precision: str, ranks: int, **change: Any) -> Run[Any]:

@@ -33,13 +33,13 @@ def test_attention_counts_the_products_that_are_made(monkeypatch):
     assert module._attention(torch.float32, torch.device("cpu")) == pytest.approx(3.5 * 4 * 8 * 64 * pairs / 2)
 
 
-def test_two_steps_set_the_levels(monkeypatch):
-    """A machine on which products within a step take twice, and what memory bounds thrice, their time alone."""
+def test_steps_set_the_levels(monkeypatch):
+    """A machine whose operators take, within a step, so many times what they take alone."""
     monkeypatch.setattr(module, "seconds", lambda *_, **__: 1e-3)
     mesh, device = build_mesh(), torch.device("cpu")
-    monkeypatch.setattr(module, "_levels", lambda *_: (1.0, 1.0))
+    factors = {"matrices": 2.0, "attention": 0.7, "memory": 3.0}
+    monkeypatch.setattr(module, "_levels", lambda *_: dict.fromkeys(factors, 1.0))
     alone = module.calibrate(mesh, device, "fp32", 1)
-    factors = {"matrices": 2, "attention": 2, "memory": 3}
     inside = {**alone.measured, **{name: alone.measured[name] / factor for name, factor in factors.items()}}
     truth = dataclasses.replace(alone, measured=inside)
     monkeypatch.undo()
@@ -52,12 +52,12 @@ def test_two_steps_set_the_levels(monkeypatch):
 
 
 def test_no_level_is_beyond_reason(monkeypatch):
-    """Two times that contradict each other, as on a busy machine, still give speeds above nothing."""
+    """Times that contradict each other, as on a busy machine, still give speeds above nothing."""
     monkeypatch.setattr(module, "seconds", lambda *_, **__: 1e-3)
-    steps = iter([1e-6, 1e3])
+    steps = iter([1e-6, 1e3, 1e-6, 1e3])
     monkeypatch.setattr(module, "step_seconds", lambda *_: next(steps))
     found = module.calibrate(build_mesh(), torch.device("cpu"), "fp32", 1).measured
-    for name in ("matrices", "memory"):
+    for name in ("matrices", "attention", "memory"):
         assert 1 / module.SLOWEST * 0.999 <= found[name] <= 1 / module.FASTEST * 1.001
 
 

@@ -1,5 +1,7 @@
 """Data prepared, and a ladder of runs trained for a scaling law, on a real Slurm of two nodes."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -16,20 +18,25 @@ from tests.train.kit import VOCABULARY, column, tiny_run
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
 
 
-def test_data_prepared_on_two_nodes_is_that_of_one_process(site):
-    """Under srun, and as an array of which each task is a part."""
+@pytest.mark.parametrize("way", ["srun", "array", "mpirun"])
+def test_data_prepared_on_two_nodes_is_that_of_one_process(site, way):
+    """Under srun, as an array of which each task is a part, and under Open MPI's mpirun."""
+    if way == "mpirun" and shutil.which("mpirun") is None:
+        pytest.skip("mpirun is not installed (Debian and Ubuntu: apt install openmpi-bin)")
     for name in ("a", "b"):
         write_jsonl(site.folder / f"{name}.jsonl", (f"{name}{k:03d} " * (1 + k % 7) for k in range(300)))
     byte_tokenizer(site.folder / "byte")
     words = ["a.jsonl", "b.jsonl", "--tokenizer", "byte", "--unit-bytes", "1000", "--shard-tokens", "1000"]
     site.megaxf("prepare", *words, "--processes", "1", "--output", "alone", "--name", "data")
     alone = files_of(site.folder / "alone")
-    for output, options in (("srun", ["--nodes", "2"]), ("array", ["--nodes", "1", "--array", "0-1"])):
-        job = site.sbatch("prepare.sbatch", *words, "--output", output, "--name", "data", options=options)
-        for task in [f"{job}_0", f"{job}_1"] if "--array" in options else [job]:
-            assert site.slurm.wait(task, ENDED)["JobState"] == "COMPLETED", site.log(task)
-        assert verify(site.folder / output)
-        assert files_of(site.folder / output) == alone
+    options = ["--nodes", "1", "--array", "0-1"] if way == "array" else ["--nodes", "2"]
+    with_mpi = {"prepare_with": "mpirun", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    variables = with_mpi if way == "mpirun" else {}
+    job = site.sbatch("prepare.sbatch", *words, "--output", way, "--name", "data", options=options, **variables)
+    for task in [f"{job}_0", f"{job}_1"] if way == "array" else [job]:
+        assert site.slurm.wait(task, ENDED)["JobState"] == "COMPLETED", site.log(task)
+    assert verify(site.folder / way)
+    assert files_of(site.folder / way) == alone
 
 
 def write_texts(folder):

@@ -1,5 +1,6 @@
 """Signals, ranks that die, launchers that die and restarts, under torchrun (field reports 86 and 87)."""
 
+import json
 import os
 import signal
 import time
@@ -58,12 +59,18 @@ def wait_for(what, seconds=300):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-@pytest.mark.parametrize("victim", ["launcher", "rank"])
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [(victim, number) for victim in ("launcher", "rank") for number in (signal.SIGTERM, signal.SIGUSR1)]
+    + [("terminal", signal.SIGINT)],
+)
 def test_a_signal_lets_all_ranks_save_one_step(folder, straight, victim, number):
+    """A terminal sends Ctrl-C to the launcher and to all ranks, and the launcher passes it on."""
     started = Started(folder, f"{victim}-{number}", *LOCAL, *FORWARD)
-    pid = started.launcher.pid if victim == "launcher" else started.ranks()[1].pid
-    os.kill(pid, number)
+    if victim == "terminal":
+        os.killpg(started.launcher.pid, number)
+    else:
+        os.kill(started.launcher.pid if victim == "launcher" else started.ranks()[1].pid, number)
     said = started.end()
     step = last_step(started.run)
     assert f"stopped after step {step} (" in said and step < STEPS
@@ -101,18 +108,48 @@ def test_torchrun_starts_again_from_the_newest_checkpoint(folder, straight):
     assert_same_end(started.run, straight)
 
 
+def agent(run, log, port, number, seconds):
+    """torchrun of one of one or two nodes, of which the first waits so many seconds for the other."""
+    meet = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "nodes")
+    options = (*meet, "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3")
+    return launch(run, log, *options, "--rdzv-conf", f"is_host={int(number == 1)},last_call_timeout={seconds}")
+
+
 def test_a_run_goes_on_with_the_nodes_that_are_left(folder, straight):
     """Two agents, one of which is killed with its rank: the other makes the rest of the steps alone."""
-    meet = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "nodes")
-    options = (*meet, "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3")
-    run = chaos_run(folder, "nodes", STEPS)
-    first = launch(run, folder / "first.log", *options, "--rdzv-conf", "is_host=1,last_call_timeout=60")
-    second = launch(run, folder / "second.log", *options, "--rdzv-conf", "is_host=0,last_call_timeout=60")
+    run, port = chaos_run(folder, "nodes", STEPS), free_port()
+    first, second = (agent(run, folder / f"node-{number}.log", port, number, 60) for number in (1, 2))
     wait_for(lambda: last_step(run) >= 9)
     for process in [*psutil.Process(second.pid).children(), psutil.Process(second.pid)]:
         process.kill()
     second.wait()
-    assert first.wait(400) == 0, (folder / "first.log").read_text()
-    assert "going on after step" in (folder / "first.log").read_text()
+    assert first.wait(400) == 0, (folder / "node-1.log").read_text()
+    assert "going on after step" in (folder / "node-1.log").read_text()
     assert column(run, "loss") == pytest.approx(column(straight, "loss"), rel=1e-4)
     assert start(run)[1] == [f"{run.run_folder} stands at step {STEPS} of {STEPS}: nothing is left to do"]
+
+
+def test_a_run_goes_on_with_a_node_that_comes(folder, monkeypatch):
+    """Its ranks save and are started again with those of the new node, at the same global batch."""
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")  # torch 2.13 never tells the new node where rank 0 is
+    run, port, log = chaos_run(folder, "more", 100_000), free_port(), folder / "more-1.log"
+    alone = chaos_run(folder, "alone", 100_000)
+    first = agent(run, log, port, 1, 1)
+    wait_for(lambda: last_step(run) >= 9)
+    second = agent(run, folder / "more-2.log", port, 2, 1)
+    environment = Path(run.run_folder) / "environment.json"
+    wait_for(lambda: len(json.loads(environment.read_text())) == 2)
+    joined = json.loads(environment.read_text())[-1]["from_step"]
+    wait_for(lambda: last_step(run) >= joined + 20)
+    for each in (first, second):
+        each.terminate()
+    wait_for(lambda: not processes(run))
+    assert [len(start["ranks"]) for start in json.loads(environment.read_text())] == [1, 2]
+    logs = [path.read_text() for path in folder.glob("more-*.log")]
+    assert any(f"going on after step {joined} " in said for said in logs), logs
+    steps = column(run, "step")
+    assert steps == list(range(1, len(steps) + 1))
+    start(alone, stop_after=joined + 20)
+    losses = column(run, "loss")
+    assert losses[:joined] == column(alone, "loss")[:joined]
+    assert losses[: joined + 20] == pytest.approx(column(alone, "loss"), rel=1e-4)

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from megaxf.convert.interface import Trained
     from megaxf.parallel.mesh import Axis
 
-SOURCE = "SOURCE is a run folder (its newest complete checkpoint is taken), a checkpoint, or a Hugging Face folder."
+SOURCE = """\
+SOURCE is a run folder (its newest complete checkpoint is taken), a checkpoint, a Hugging Face folder, or whatever else
+megaxf convert reads, such as a GGUF file."""
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:

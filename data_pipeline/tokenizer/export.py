@@ -44,7 +44,7 @@ def export_tokenizer(source: str | Path, folder: str | Path, *, max_length: int)
         write_settings(folder, tokenizer.eod_token)
     else:
         tokenizer.save(folder)
-        config |= json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        config |= _read_config(folder / "tokenizer_config.json", source)
         config.pop("auto_map", None)
     for kind in ("bos", "pad"):
         token = config.pop(f"{kind}_token", None)
@@ -58,6 +58,16 @@ def export_tokenizer(source: str | Path, folder: str | Path, *, max_length: int)
         json.dumps(config, indent=1, ensure_ascii=False, sort_keys=True), encoding="utf-8"
     )
     return _special_ids(folder, config)
+
+
+def _read_config(copy: Path, source: str | Path) -> dict[str, Any]:
+    try:
+        config = json.loads(copy.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{copy.name} is not JSON: {error}", source) from None
+    if not isinstance(config, dict):
+        raise DataError(f"{copy.name} holds a {type(config).__name__}, not settings", source)
+    return config
 
 
 def _special_ids(folder: Path, config: dict[str, Any]) -> dict[str, int | None]:

@@ -19,6 +19,8 @@ from megaxf.checkpoint.weights import CONFIG, TENSORS, read_state_file
 Settings = Mapping[str, Any]
 COUNTED = ("step", "optimizer_step", "counters", "extra")
 """What state.json has beside the shapes."""
+BRIEF = 60
+"""Characters of a setting that are shown."""
 
 
 class Pair:
@@ -95,7 +97,7 @@ def show(found: dict[str, Any], top: int, console: Console) -> None:
     apart = sorted((one for one in found["tensors"] if not one["equal"]), key=lambda one: -one["relative"])
     same = len(found["tensors"]) - len(apart)
     lines = [f"a: {found['a']}", f"b: {found['b']}"]
-    lines += [f"{key}: {was} -> {now}" for key, was, now in found["config"] + found["state"]]
+    lines += [f"{key}: {_brief(was)} -> {_brief(now)}" for key, was, now in found["config"] + found["state"]]
     lines += [f"{key}: {_shape(was)} in a, {_shape(now)} in b" for key, (was, now) in found["shapes"].items()]
     rows = Table(box=box.SIMPLE_HEAD)
     for name in ("tensor", "largest difference", "largest relative"):
@@ -106,6 +108,12 @@ def show(found: dict[str, Any], top: int, console: Console) -> None:
     verdict = "equal to the bit" if found["equal"] else f"{same} tensors are equal, {len(apart)} differ{more}"
     for part in (*lines, *([rows] if apart else []), verdict):
         console.print(part, highlight=False, soft_wrap=True, markup=False)
+
+
+def _brief(value: Any) -> str:
+    """Of long lists the beginning: what tells them apart is in the JSON."""
+    text = str(value)
+    return text if len(text) <= BRIEF else f"{text[:BRIEF]} ..."
 
 
 def _shape(shape: list[int] | None) -> str:

@@ -121,6 +121,6 @@ def show(found: dict[str, Any], console: Console) -> None:
         rows.add_row(one["name"], " x ".join(map(str, one["shape"])), one["dtype"], size, moments)
     for part in (*lines, rows):
         console.print(part, highlight=False, soft_wrap=True)
-    for title, content in (("config", found["config"]), ("place in the data", found["extra"])):
+    for title, content in (("config", found["config"]), ("where it goes on", found["extra"])):
         text = yaml.safe_dump(content, sort_keys=False, width=100, default_flow_style=None).rstrip()
         console.print(f"{title}:\n{text}", highlight=False, soft_wrap=True, markup=False)

@@ -17,7 +17,7 @@ import yaml
 from megaxf.checkpoint import files
 from megaxf.checkpoint.errors import CheckpointError
 from megaxf.checkpoint.files import Place
-from megaxf.checkpoint.manifest import check_contents, check_sizes, read_file
+from megaxf.checkpoint.manifest import check_contents, check_sizes, read_file, read_manifest
 from megaxf.checkpoint.ranks import together
 from megaxf.checkpoint.tensors import CONTENTS, MASTER, TensorFiles
 from megaxf.models.weights import Weights as LazyWeights
@@ -63,11 +63,16 @@ def read_config(path: str | PathLike[str] | Place) -> dict[str, Any]:
 
 
 def tokenizer_folder(path: str | PathLike[str] | Place) -> Path | None:
-    """The tokenizer of a checkpoint on a disk: out of a store it is copied, until the program ends. None for none."""
+    """The tokenizer of a checkpoint on a disk: out of a store it is copied, until the program ends. None for none.
+
+    Raises DamagedCheckpoint where a file of it is not what was written.
+    """
     source = files.place(path) / TOKENIZER
     if not files.is_folder(source):
         return None
     if isinstance(source, Path):
+        names = [f"{TOKENIZER}/{name}" for name in files.sizes(source)]
+        check_contents(source.parent, names, read_manifest(source.parent))
         return source
     copy = Path(mkdtemp(prefix="megaxf-tokenizer-"))
     atexit.register(shutil.rmtree, copy, ignore_errors=True)

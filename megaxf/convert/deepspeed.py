@@ -36,6 +36,8 @@ STATES = "mp_rank_00_model_states.pt"
 """Of ZeRO 1 and 2; of ZeRO 3 the same with `zero_pp_rank_0_` before it."""
 GROUPS = 64
 """DeepSpeed pairs its parameter groups with these, and loads as many as there are."""
+ENABLED = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16"}
+"""What DeepSpeed computes in by the sections of its configuration that are enabled."""
 DS_VERSION = "0.19.8"
 """Whose layout it is."""
 
@@ -152,7 +154,7 @@ def _write_states(folder: Path, model: Trained, shapes: Mapping[str, torch.Size]
         "global_steps": step,
         "dp_world_size": 1,
         "mp_world_size": 1,
-        "ds_config": {"bf16": {"enabled": model.dtype == "bfloat16"}},
+        "ds_config": {key: {"enabled": model.dtype == name} for key, name in ENABLED.items()},
         "ds_version": DS_VERSION,
     }
     for prefix in ("", "zero_pp_rank_0_"):
@@ -180,8 +182,7 @@ def _model_states(folder: Path) -> Any:
 def _dtype(states: Mapping[str, Any]) -> str:
     """What DeepSpeed computed in."""
     config = states.get("ds_config") or {}
-    names = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16"}
-    return next((name for key, name in names.items() if (config.get(key) or {}).get("enabled")), "float32")
+    return next((name for key, name in ENABLED.items() if (config.get(key) or {}).get("enabled")), "float32")
 
 
 class _Universal(Weights):
@@ -203,8 +204,13 @@ def _read_universal(folder: Path, wanted: dict[str, torch.Size]) -> tuple[Weight
     """What lies in `zero`; tensors of ZeRO 3 are flat there, so config.json says the shapes."""
     names = [path.parent.name for path in sorted(folder.glob("*/fp32.pt"))]
     shapes = {name: wanted.get(name, torch.Size()) for name in [*(n for n in wanted if n in names), *names]}
-    if not all((folder / name / f"{moment}.pt").is_file() for name in names for moment in MOMENTS):
+    places = [f"{name}/{moment}.pt" for name in names for moment in MOMENTS]
+    missing = [place for place in places if not (folder / place).is_file()]
+    if missing == places:
         return _Universal(folder, "fp32", shapes), None
+    if missing:
+        problems = [f"{place} is missing" for place in missing]
+        raise ConvertError.listing(f"{folder} has AdamW's moments of some parameters only", problems)
     steps = folder / next(iter(names), "") / "step.pt"
     step = int(read_torch_file(steps)) if steps.is_file() else _stage_3_step(folder)
     moments: dict[str, Weights] = {moment: _Universal(folder, moment, shapes) for moment in MOMENTS}

@@ -21,6 +21,7 @@ from megaxf.convert.casting import DTYPES
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.folders import new_folder
 from megaxf.convert.interface import Form, Trained, Written, choose_dtype, each_used_once
+from megaxf.convert.json_files import read_json
 from megaxf.convert.names import check_names, parameter_shapes
 from megaxf.convert.safetensors_files import LABELS, Create, SafetensorsFolder, write_files
 from megaxf.convert.settings import TokenIds
@@ -138,7 +139,7 @@ class Description(NamedTuple):
 
 def read_description(path: Path) -> Description:
     """What `describe` writes. Raises ConvertError where there is no config.json of a model that megaxf has."""
-    settings = _read_json(path / CONFIG)
+    settings = read_json(path / CONFIG)
     config = families.of_settings(settings).from_huggingface(settings)
     return Description(config, tokenizer_in(path), _eos_ids(path, settings))
 
@@ -172,18 +173,6 @@ def _tied_copy(config: ModelConfig, found: Weights, family: families.Family, fol
 
 
 def _eos_ids(folder: Path, settings: dict[str, Any]) -> list[int]:
-    generation = _read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
+    generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
     ids = generation.get("eos_token_id", settings.get("eos_token_id"))
     return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConvertError(f"{path} is missing: this is not a Hugging Face folder") from None
-    except ValueError as error:
-        raise ConvertError(f"{path} is not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ConvertError(f"{path} holds a {type(content).__name__}, not settings")
-    return content

@@ -9,7 +9,6 @@ __0_0.distcp, ...        boxes, each as torch.save writes it
 from __future__ import annotations
 
 import io
-import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,9 @@ from typing import Any, NamedTuple
 import torch
 
 from megaxf.convert.errors import ConvertError
+from megaxf.convert.json_files import read_json
 from megaxf.convert.megatron_names import HEAD, LAYER, TABLE
+from megaxf.convert.megatron_settings import arguments_in
 from megaxf.convert.torch_files import StandIn, brief, read_torch_file
 
 KIND, COMMON, CONTENTS = "metadata.json", "common.pt", ".metadata"
@@ -75,7 +76,7 @@ class StackedShares:
                 tensor: torch.Tensor = torch.load(
                     io.BytesIO(file.read(box.length)), map_location="cpu", weights_only=True
                 )
-        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
             raise ConvertError(f"{path} is damaged: {brief(error)}") from None
         return tensor
 
@@ -87,10 +88,10 @@ def recognises(folder: Path) -> bool:
 
 def read_dist(folder: Path) -> tuple[dict[str, Any], StackedShares]:
     """The arguments of the run, and its tensors. Raises ConvertError where files are missing or damaged."""
-    kind = json.loads((folder / KIND).read_text(encoding="utf-8")).get("sharded_backend")
+    kind = read_json(folder / KIND).get("sharded_backend")
     if kind != "torch_dist":
         raise ConvertError(f"{folder / KIND}: sharded_backend = {kind!r} is not read, only 'torch_dist'")
-    return vars(read_torch_file(folder / COMMON)["args"]), StackedShares(folder)
+    return arguments_in(read_torch_file(folder / COMMON), folder / COMMON), StackedShares(folder)
 
 
 def _layers(key: str, shape: torch.Size) -> Iterator[tuple[str, int | None]]:

@@ -14,6 +14,7 @@ import torch
 
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.megatron_names import HEAD, INNER, LAYER, TABLE, Part, parts, share, whole
+from megaxf.convert.megatron_settings import arguments_in
 from megaxf.convert.names import parameter_shapes
 from megaxf.convert.torch_files import read_torch_file
 from megaxf.models.llama_config import Config
@@ -63,7 +64,8 @@ def read_ranks(folder: Path) -> tuple[dict[str, Any], RankShares]:
         (int(match[1]), int(match[2] or 0)): path for path in folder.iterdir() if (match := RANK.fullmatch(path.name))
     }
     files = {place: read_torch_file(path / FILE) for place, path in sorted(found.items())}
-    arguments = vars(next(iter(files.values()))["args"])
+    place, content = next(iter(files.items()))
+    arguments = arguments_in(content, found[place] / FILE)
     ranks, stages = (int(arguments[f"{axis}_model_parallel_size"]) for axis in ("tensor", "pipeline"))
     places = {(rank, stage) for rank in range(ranks) for stage in range(stages)}
     if set(files) != places:

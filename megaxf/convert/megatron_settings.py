@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,6 +52,17 @@ def padded_size(vocab_size: int, tensor_parallel_size: int) -> int:
     """Rows of the table: a multiple of make_vocab_size_divisible_by x the tensor-parallel ranks."""
     unit = DIVISIBLE_BY * tensor_parallel_size
     return -(-vocab_size // unit) * unit
+
+
+def arguments_in(content: Any, path: Path) -> dict[str, Any]:
+    """The arguments of the run in what a file holds. Raises ConvertError where it has none."""
+    found = content.get("args") if isinstance(content, dict) else None
+    if not hasattr(found, "__dict__"):
+        raise ConvertError(
+            f"{path} has no arguments of Megatron-LM (`args`), which say what model it is; save with its own training "
+            "script"
+        )
+    return vars(found)
 
 
 def read_arguments(arguments: Mapping[str, Any], vocab_size: int, origin: str) -> Config:

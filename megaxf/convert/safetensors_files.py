@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from megaxf.convert.casting import DTYPES, to_bytes
 from megaxf.convert.errors import ConvertError
+from megaxf.convert.json_files import read_json
 from megaxf.models.weights import Weights, rows_of_piece
 
 INDEX = "model.safetensors.index.json"
@@ -135,7 +136,9 @@ class SafetensorsFolder(Weights):
                 found = ", ".join(files) or "no *.safetensors (pickled weights are not read: they can run code)"
                 raise ConvertError(f"{self._folder} needs {SINGLE}, or {INDEX} with its files; found {found}")
             return
-        where: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        where = read_json(path).get("weight_map")
+        if not isinstance(where, dict):
+            raise ConvertError(f"{path} has no weight_map, which says in what file each tensor is")
         missing = sorted(set(where.values()) - set(files))
         problems = [f"{name} is missing, with {sum(f == name for f in where.values())} tensors" for name in missing]
         problems += [f"{name} is not in the index" for name in sorted(set(files) - set(where.values()))]

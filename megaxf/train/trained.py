@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from megaxf.convert.interface import Trained
     from megaxf.models.llama_config import Config
 
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""What a run of each precision trains its weights in."""
+
 
 def open_source(path: str | Path) -> Trained:
     """Find and check what a path names. Raises CheckpointError or ConvertError where it is no model, or is damaged."""
@@ -48,7 +51,7 @@ def _open_checkpoint(path: str | Path) -> Trained:
     extra = read_extra(checkpoint)
     eos_ids = extra.get("eos_ids") or ([load_tokenizer(tokenizer).eod_id] if tokenizer else [])
     precision = settings.get("train", {}).get("precision")
-    dtype = {"bf16": "bfloat16", "fp32": "float32", None: extra.get("dtype")}[precision] or "float32"
+    dtype = DTYPES[precision] if precision else extra.get("dtype", "float32")
     config = model_config(settings, str(checkpoint / "config.yaml"))
     optimizer = OptimizerState(*read_moments(checkpoint))
     weights = read_weights(checkpoint)

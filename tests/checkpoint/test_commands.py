@@ -21,7 +21,7 @@ def run_folder(tmp_path, mesh, holder):
     for step in (3, 4):
         engine = holder(seed=1)
         engine.tensors["lm_head.weight"][PART][5, 2] = step + 0.0
-        extra = {"tokens": step * 1000, "loss": step / 8, "data": {"samples": 5}}
+        extra = {"tokens": step * 1000, "loss": step / 8, "data": {"samples": 5}, "losses": [step / 8] * 99}
         options = {"config": CONFIG % step, "tokenizer": tmp_path / "tokenizer"}
         save(tmp_path / "run/checkpoints", step, engine, extra, mesh, **options)
     return tmp_path / "run"
@@ -111,6 +111,7 @@ def test_diff_finds_the_one_difference(run_folder, call):
     a, b = (run_folder / f"checkpoints/step-0000000{step}" for step in (3, 4))
     code, out = call("diff", a, run_folder)
     assert code == 0 and "train.steps: 3 -> 4" in out and "extra.tokens: 3000 -> 4000" in out
+    assert re.search(r"^extra.losses: \[0.375, .{52} \.\.\. -> \[0.5, .{54} \.\.\.$", out, flags=re.MULTILINE)
     assert re.search(r"lm_head.weight/exp_avg +1 +0.25", out) and "8 tensors are equal, 1 differ" in out
     _, out = call("diff", a, b, "--json")
     found = json.loads(out)

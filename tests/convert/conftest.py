@@ -40,6 +40,13 @@ def export(config, weights, tokenizer, out, *, dtype="bfloat16", **form):
     return huggingface.write(Trained(config, weights, tokenizer, dtype, []), out, Form(**form))
 
 
+def assert_same_files(one, other):
+    """Two folders have the same files, byte by byte."""
+    assert sorted(path.name for path in one.iterdir()) == sorted(path.name for path in other.iterdir())
+    for path in one.iterdir():
+        assert path.read_bytes() == (other / path.name).read_bytes(), path.name
+
+
 @pytest.fixture(scope="session")
 def make_config():
     return lambda **changes: Config(**{**SETTINGS, **changes})

@@ -14,6 +14,7 @@ from launch.megaxf import main
 from megaxf.checkpoint import find_latest, read_weights, save_weights
 from megaxf.convert.casting import to_bytes
 from tests.checkpoint import buckets  # noqa: F401 - a store by the name of bucket
+from tests.convert.conftest import assert_same_files
 
 PROMPT = "def f(x):\n"
 
@@ -42,8 +43,7 @@ def test_a_checkpoint_in_a_store(tmp_path, run_folder, capsys):
         code, said, err = megaxf(capsys, "convert", source, tmp_path / out)
         assert code == 0, err
     assert said.startswith(f"bucket://{run_folder}/checkpoints/step-00000000 -> {tmp_path}/stored\n")
-    for file in (tmp_path / "local").iterdir():
-        assert (tmp_path / "stored" / file.name).read_bytes() == file.read_bytes()
+    assert_same_files(tmp_path / "local", tmp_path / "stored")
     words = ("--prompt", PROMPT, "--max-new-tokens", 4)
     assert megaxf(capsys, "generate", url, *words) == megaxf(capsys, "generate", run_folder, *words)
     code, _, err = megaxf(capsys, "generate", f"bucket://{tmp_path}/nothing", *words)
@@ -61,8 +61,19 @@ def test_there_and_back_again(tmp_path, run_folder, capsys):
     assert list(before) == list(after) and all(torch.equal(before[name], after[name]) for name in before)
     assert yaml.safe_load((first / "config.yaml").read_text()) == yaml.safe_load((second / "config.yaml").read_text())
     assert megaxf(capsys, "convert", second, tmp_path / "again")[0] == 0
-    for name in ("model.safetensors", "config.json", "generation_config.json", "tokenizer.json"):
-        assert (tmp_path / "hf" / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
+    assert_same_files(tmp_path / "hf", tmp_path / "again")
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")])
+def test_weights_are_written_in_the_precision_of_the_run(tmp_path, make_config, make_weights, capsys, precision, dtype):
+    config = make_config()
+    weights = make_weights(config)
+    text = yaml.safe_dump({"model": config.model_dump(), "train": {"precision": precision}})
+    save_weights(tmp_path / "run", weights.shapes, weights.__getitem__, {}, config=text, tokenizer=None)
+    code, _, err = megaxf(capsys, "convert", tmp_path / "run", tmp_path / "hf")
+    assert code == 0, err
+    assert json.loads((tmp_path / "hf/config.json").read_text())["dtype"] == dtype
+    assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").dtype == getattr(torch, dtype)
 
 
 def test_greedy_text_is_transformers_text(tmp_path, run_folder, capsys):
@@ -126,14 +137,22 @@ def test_faults_are_told_and_exit_2(tmp_path, run_folder, capsys, command, messa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
-def test_a_damaged_checkpoint_is_not_exported(tmp_path, run_folder, capsys):
-    checkpoint = find_latest(run_folder / "checkpoints")
-    tensors = checkpoint / "tensors/__0_0.distcp"
-    content = bytearray(tensors.read_bytes())
+@pytest.mark.parametrize("name", ["tensors/__0_0.distcp", "tokenizer/tokenizer.model"])
+def test_a_damaged_checkpoint_is_not_exported(tmp_path, run_folder, capsys, name):
+    damaged = find_latest(run_folder / "checkpoints") / name
+    content = bytearray(damaged.read_bytes())
     content[-300] ^= 1
-    tensors.write_bytes(content)
+    damaged.write_bytes(content)
     code, _, err = megaxf(capsys, "convert", run_folder, tmp_path / "hf")
-    assert code == 2 and "__0_0.distcp is not what was written" in err and not (tmp_path / "hf").exists()
+    assert code == 2 and f"{name} is not what was written" in err and not (tmp_path / "hf").exists()
+
+
+@pytest.mark.parametrize(("content", "message"), [("", "is not JSON"), ("[1]", "holds a list, not settings")])
+def test_damaged_settings_of_a_tokenizer(tmp_path, run_folder, capsys, content, message):
+    assert megaxf(capsys, "convert", run_folder, tmp_path / "hf")[0] == 0
+    (tmp_path / "hf/tokenizer_config.json").write_text(content)
+    code, _, err = megaxf(capsys, "convert", tmp_path / "hf", tmp_path / "again")
+    assert code == 2 and f"{tmp_path / 'hf'}: tokenizer_config.json {message}" in err
 
 
 def test_a_run_is_never_replaced(run_folder, capsys):
@@ -215,8 +234,7 @@ def test_several_end_tokens_come_back(tmp_path, run_folder, capsys):
         (tmp_path / "hf" / name).write_text(json.dumps(settings | {"eos_token_id": [1, 7, 5]}, indent=2) + "\n")
     assert megaxf(capsys, "convert", tmp_path / "hf", tmp_path / "back", "--to", "megaxf")[0] == 0
     assert megaxf(capsys, "convert", tmp_path / "back", tmp_path / "again")[0] == 0
-    for path in (tmp_path / "hf").iterdir():
-        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
+    assert_same_files(tmp_path / "hf", tmp_path / "again")
 
 
 def test_sizes():

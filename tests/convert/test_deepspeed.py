@@ -154,8 +154,15 @@ def test_deepspeed_loads_what_is_written(tmp_path, run_on, make_weights, stage):
 
 def test_a_universal_folder_has_to_be_whole(tmp_path, make_weights):
     weights = make_weights(CONFIG)
-    deepspeed.write(Trained(CONFIG, weights, None, "float32", []), tmp_path / "out", Form())
+    deepspeed.write(Trained(CONFIG, weights, None, "float16", []), tmp_path / "out", Form())
+    assert deepspeed.read(tmp_path / "out").dtype == "float16"
     zero = tmp_path / "out/global_step0_universal/zero"
+    (zero / "lm_head.weight/exp_avg.pt").rename(tmp_path / "kept")
+    with pytest.raises(
+        ConvertError, match=r"moments of some parameters only:\n  - lm_head.weight/exp_avg.pt is missing"
+    ):
+        deepspeed.read(tmp_path / "out")
+    (tmp_path / "kept").rename(zero / "lm_head.weight/exp_avg.pt")
     (zero / "model.norm.weight/fp32.pt").unlink()
     (zero / "lm_head.weight").rename(zero / "head.weight")
     with pytest.raises(ConvertError) as caught:

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.huggingface import read
-from tests.convert.conftest import Weights, export
+from tests.convert.conftest import Weights, assert_same_files, export
 from tests.parity.families import CASES, our_model
 
 TOKENS = torch.randint(0, 101, (2, 40), generator=torch.Generator().manual_seed(3))
@@ -50,7 +50,7 @@ def rewrite(folder, **changes):
     (folder / "config.json").write_text(json.dumps(settings))
 
 
-def test_transformers_agrees_and_everything_comes_back(case):
+def test_transformers_agrees_and_everything_comes_back(case, tmp_path):
     model, weights, folder = case
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
     assert type(theirs).__name__ in ("GPT2LMHeadModel", "GPTNeoXForCausalLM") and theirs.dtype == torch.float32
@@ -65,6 +65,8 @@ def test_transformers_agrees_and_everything_comes_back(case):
     assert all(torch.equal(back.weights[name], weights[name]) for name in weights)
     for name in weights:
         assert torch.equal(torch.cat(list(back.weights.pieces(name))), weights[name])
+    export(back.config, back.weights, None, tmp_path / "again", dtype=back.dtype)
+    assert_same_files(folder, tmp_path / "again")
 
 
 def test_what_transformers_saves_is_read_and_written_alike(case, tmp_path):

@@ -11,7 +11,7 @@ from megaxf.convert.errors import ConvertError
 from megaxf.convert.huggingface import read
 from megaxf.convert.interface import each_used_once
 from megaxf.convert.safetensors_files import SafetensorsFolder, write_files
-from tests.convert.conftest import Weights, export
+from tests.convert.conftest import Weights, assert_same_files, export
 
 
 def every_tensor(folder):
@@ -63,8 +63,7 @@ def test_a_vocabulary_of_an_odd_size_stays_as_it_is(tmp_path, make_config, make_
     first = read(tmp_path / "one")
     assert first.config.vocab_size == 257 and first.weights["lm_head.weight"].shape == (257, 36)
     export(first.config, first.weights, None, tmp_path / "two", dtype=first.dtype)
-    for path in (tmp_path / "one").iterdir():
-        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+    assert_same_files(tmp_path / "one", tmp_path / "two")
 
 
 def test_bf16_in_bf16_out(tmp_path, make_config, make_weights):
@@ -77,8 +76,7 @@ def test_bf16_in_bf16_out(tmp_path, make_config, make_weights):
     assert first.weights["model.norm.weight"][:2].tolist() == pytest.approx([1e-6, 3e38], rel=4e-3)
     as_fp32 = type(weights)({name: first.weights[name].float() for name in first.weights})
     export(first.config, as_fp32, None, tmp_path / "two", dtype=first.dtype)
-    for path in (tmp_path / "one").iterdir():
-        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+    assert_same_files(tmp_path / "one", tmp_path / "two")
     assert json.loads((tmp_path / "two/config.json").read_text())["dtype"] == "bfloat16"
 
 

@@ -96,6 +96,16 @@ def test_an_index_that_lies(sharded):
     )
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("", "is not JSON"), ('{"weight_map": {', "is not JSON"), ("[1]", "holds a list"), ("{}", "has no weight_map")],
+)
+def test_a_damaged_index(sharded, content, message):
+    (sharded / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(ConvertError, match=rf"model.safetensors.index.json {message}"):
+        read(sharded)
+
+
 def test_pickles_are_not_read(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(ConvertError, match="pickled weights are not read"):

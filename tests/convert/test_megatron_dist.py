@@ -76,7 +76,15 @@ def test_boxes_of_stacked_layers(folder):
             megatron.read(folder)
         assert printed.getvalue() == ""
     (place / ".metadata").write_bytes(contents)
-    for file in place.glob("__1_*.distcp"):
-        file.write_bytes(file.read_bytes()[:300])
-    with pytest.raises(ConvertError, match=r"distcp is damaged"):
-        dict(megatron.read(folder).weights)
+    (file,) = place.glob("__1_*.distcp")
+    content = file.read_bytes()
+    for size in (300, len(content) - 1):
+        file.write_bytes(content[:size])
+        with pytest.raises(ConvertError, match=r"distcp is damaged"):
+            dict(megatron.read(folder).weights)
+    torch.save({"iteration": 10}, place / "common.pt")
+    with pytest.raises(ConvertError, match=r"common.pt has no arguments of Megatron-LM"):
+        megatron.read(folder)
+    (place / "metadata.json").write_text("")
+    with pytest.raises(ConvertError, match=r"metadata.json is not JSON"):
+        megatron.read(folder)

@@ -8,7 +8,7 @@ import transformers
 
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.huggingface import read
-from tests.convert.conftest import export
+from tests.convert.conftest import assert_same_files, export
 
 LENGTH = 48
 
@@ -70,6 +70,8 @@ def test_transformers_agrees(name, tmp_path, make_config, make_weights, load, to
         assert back.config.rope_theta == pytest.approx(777 * 3 ** (10 / 8)) and back.config.rope_scaling is None
     else:
         assert back.config == config
+    export(back.config, back.weights, None, tmp_path / "again", dtype=back.dtype)
+    assert_same_files(tmp_path / "out", tmp_path / "again")
 
 
 def test_settings_come_back(tmp_path, make_config, make_weights):

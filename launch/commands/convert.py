@@ -31,7 +31,9 @@ Hugging Face, DeepSpeed (ZeRO 1 to 3, universal) or Megatron-LM (torch, torch_di
   megaxf convert runs/mine for-deepspeed --to deepspeed
                                                        universal, with AdamW's state
   megaxf convert runs/mine for-megatron --to megatron --tensor-parallel-size 2
-                                                       a file for each rank, as Megatron-LM reads it
+                                                       a file for each rank, as Megatron-LM reads it (torch)
+  megaxf convert runs/mine for-megatron --to megatron_dist
+                                                       torch_dist, which any number of its ranks reads
 Every tensor of both sides is used once, or nothing is written.
 """
 

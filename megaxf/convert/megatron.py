@@ -1,7 +1,7 @@
-"""Megatron-LM's checkpoints of Llama models: read in its layouts `torch` and `torch_dist`, written in `torch`.
+"""Megatron-LM's checkpoints of Llama models: read in its layouts `torch` and `torch_dist`, written here in `torch`.
 
     latest_checkpointed_iteration.txt       10, or "release"
-    iter_0000010/                           what megatron_ranks (torch) or megatron_dist (torch_dist) say
+    iter_0000010/                           what megatron_ranks (torch) or megatron_boxes (torch_dist) say
     config.json, tokenizer.json, ...        as in a Hugging Face folder: Megatron-LM does not keep them
 
 There are the arguments of the run and weights, which are fused, in `torch` cut and numbered anew on each stage, the
@@ -11,15 +11,18 @@ folder is refused. Weights are read, the optimizer's state is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from uuid import uuid4
 
 import torch
 
 from data_pipeline.tokenizer.base import load_tokenizer
-from megaxf.convert import casting, huggingface, megatron_dist, megatron_ranks
+from megaxf.convert import casting, huggingface, megatron_boxes, megatron_ranks
 from megaxf.convert.casting import DTYPES
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.folders import new_folder
@@ -53,7 +56,7 @@ def read(path: Path) -> Trained:
     if folder is None:
         raise ConvertError(f"{path / LATEST} names no folder of an iteration")
     shares: Shares
-    arguments, shares = megatron_dist.read_dist(folder) if megatron_dist.recognises(folder) else read_ranks(folder)
+    arguments, shares = megatron_boxes.read_dist(folder) if megatron_boxes.recognises(folder) else read_ranks(folder)
     place = next((place for place in (folder, folder.parent) if huggingface.recognises(place)), None)
     about = huggingface.read_description(place) if place else None
     vocab_size: int | None
@@ -82,8 +85,17 @@ def write(model: Trained, out: Path, form: Form) -> Written:
     cut so, or `out` is in the way.
     """
     refuse_options(form, "megatron", "there are as many files as ranks", "max_shard_size")
-    config, dtype = model.config, choose_dtype(model, form, WRITTEN)
     tensor, stages = (1 if size is None else size for size in (form.tensor_parallel_size, form.pipeline_parallel_size))
+    return write_release(model, out, form, tensor, stages, _put_ranks)
+
+
+Put = Callable[["Cutter", Namespace, Path], None]
+"""Writes the tensors and the arguments of the run into a folder."""
+
+
+def write_release(model: Trained, out: Path, form: Form, tensor: int, stages: int, put: Put) -> Written:
+    """Write a folder of one iteration, as `write` does, its tensors by `put`."""
+    config, dtype = model.config, choose_dtype(model, form, WRITTEN)
     if not isinstance(config, Config):
         raise ConvertError(f"model.family = {config.family} is not written for Megatron-LM, only llama")
     _check_degrees(config, tensor, stages)
@@ -98,13 +110,22 @@ def write(model: Trained, out: Path, form: Form) -> Written:
         TemporaryDirectory(dir=folder) as scratch,
     ):
         huggingface.describe(model, folder, dtype)
-        for stage, states in enumerate(_stages(_Cutter(config, weights, dtype, tensor, Path(scratch)), stages)):
-            for rank, state in enumerate(states):
-                name = f"mp_rank_{rank:02d}" + (f"_{stage:03d}" if stages > 1 else "")
-                content = {"args": arguments, "checkpoint_version": 3.0, "iteration": 0, "model": state}
-                save(content, folder / "release" / name / FILE)
+        put(Cutter(config, weights, dtype, tensor, Path(scratch)), arguments, folder / "release")
         (folder / LATEST).write_text("release", encoding="utf-8")
     return Written(size, dtype, [])
+
+
+def contents(arguments: Namespace) -> dict[str, Any]:
+    """What is beside the tensors of a release."""
+    return {"args": arguments, "checkpoint_version": 3.0, "iteration": 0}
+
+
+def _put_ranks(cutter: Cutter, arguments: Namespace, folder: Path) -> None:
+    stages = arguments.pipeline_model_parallel_size
+    for stage, states in enumerate(_stages(cutter, stages)):
+        for rank, state in enumerate(states):
+            name = f"mp_rank_{rank:02d}" + (f"_{stage:03d}" if stages > 1 else "")
+            save({**contents(arguments), "model": state}, folder / name / FILE)
 
 
 def reopen(model: Trained, out: Path) -> Trained:
@@ -117,7 +138,7 @@ def _iteration_folder(path: Path) -> Path | None:
     if (path / LATEST).is_file():
         latest = (path / LATEST).read_text(encoding="utf-8").strip()
         path = path / (f"iter_{int(latest):07d}" if latest.isdigit() else latest)
-    return path if megatron_ranks.recognises(path) or megatron_dist.recognises(path) else None
+    return path if megatron_ranks.recognises(path) or megatron_boxes.recognises(path) else None
 
 
 def _raise_differences(described: ModelConfig, config: Config, folder: Path) -> None:
@@ -146,7 +167,7 @@ def _check_degrees(config: Config, tensor: int, stages: int) -> None:
         raise ConvertError.listing("Megatron-LM cannot cut the model so", problems)
 
 
-class _Cutter:
+class Cutter:
     """Makes Megatron-LM's tensors, cut for the ranks; what has been cut lies on the disk."""
 
     def __init__(self, config: Config, weights: Weights, dtype: str, ranks: int, scratch: Path) -> None:
@@ -154,21 +175,36 @@ class _Cutter:
         self._ranks, self._scratch = ranks, scratch
 
     def cut(self, part: Part) -> list[torch.Tensor]:
-        """The shares of all ranks, in files without a name that go with the tensors."""
+        """The shares of all ranks."""
+        shares = self._shares(part)
+        return [self._on_disk(tuple(share.shape)).copy_(share) for share in shares]
+
+    def stack(self, layers: Sequence[Part]) -> torch.Tensor:
+        """The same tensor of all layers as one, of one rank."""
+        held: torch.Tensor | None = None
+        for number, part in enumerate(layers):
+            (whole,) = self._shares(part)
+            held = self._on_disk((len(layers), *whole.shape)) if held is None else held
+            held[number] = whole
+        assert held is not None
+        return held
+
+    def _shares(self, part: Part) -> list[torch.Tensor]:
         tensors = [self._weights[name].to(self._dtype) for name in part.ours]
         if part.cut == "rows":
             missing = padded_size(self.config.vocab_size, self._ranks) - len(tensors[0])
             tensors = [torch.cat([tensors[0], tensors[0][-1:].expand(missing, -1)])]
-        return [self._on_disk(share(part, tensors, self.config, rank, self._ranks)) for rank in range(self._ranks)]
+        return [share(part, tensors, self.config, rank, self._ranks) for rank in range(self._ranks)]
 
-    def _on_disk(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _on_disk(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """A tensor in a file without a name, which goes with it."""
         file = self._scratch / uuid4().hex
-        held = torch.from_file(str(file), shared=True, size=tensor.numel(), dtype=tensor.dtype).view(tensor.shape)
+        held = torch.from_file(str(file), shared=True, size=math.prod(shape), dtype=self._dtype).view(shape)
         file.unlink()
-        return held.copy_(tensor)
+        return held
 
 
-def _stages(cutter: _Cutter, stages: int) -> Iterator[list[dict[str, torch.Tensor]]]:
+def _stages(cutter: Cutter, stages: int) -> Iterator[list[dict[str, torch.Tensor]]]:
     """The tensors of each stage by rank, layers numbered from 0 on each; a tied table is on the last stage too."""
     config = cutter.config
     of_stage = config.num_hidden_layers // stages

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 SOURCES = ("gguf", "deepspeed", "megatron", "huggingface")
-TARGETS = ("huggingface", "gguf", "deepspeed", "megatron")
+TARGETS = ("huggingface", "gguf", "deepspeed", "megatron", "megatron_dist")
 
 
 def format_named(name: str) -> ModuleType:

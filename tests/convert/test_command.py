@@ -13,6 +13,7 @@ from launch.commands.convert import parse_size
 from launch.megaxf import main
 from megaxf.checkpoint import find_latest, read_weights, save_weights
 from megaxf.convert.casting import to_bytes
+from megaxf.convert.megatron_names import share
 from tests.checkpoint import buckets  # noqa: F401 - a store by the name of bucket
 from tests.convert.conftest import assert_same_files
 
@@ -186,7 +187,7 @@ def test_gguf_by_the_name_of_the_file_and_as_json(tmp_path, run_folder, capsys):
     assert code == 2 and "--dtype q8_0 is not one that this format has; use one of bfloat16" in err
 
 
-TARGETS = ("huggingface", "gguf", "deepspeed", "megatron", "megaxf")
+TARGETS = ("huggingface", "gguf", "deepspeed", "megatron", "megatron_dist", "megaxf")
 
 
 @pytest.mark.parametrize("to", TARGETS)
@@ -199,7 +200,7 @@ def test_what_does_not_compute_the_same_gets_no_name(tmp_path, run_folder, capsy
     for module in ("safetensors_files", "gguf"):
         monkeypatch.setattr(f"megaxf.convert.{module}.to_bytes", lambda name, x, dtype: to_bytes(name, x * 1.5, dtype))
     monkeypatch.setattr("megaxf.convert.deepspeed._own", lambda x: x.float() * 1.5)
-    monkeypatch.setattr("megaxf.convert.megatron._Cutter._on_disk", lambda self, x: x * 1.5)
+    monkeypatch.setattr("megaxf.convert.megatron.share", lambda *given: share(*given) * 1.5)
     monkeypatch.setattr("megaxf.train.as_checkpoint.save_weights", spoiling_save)
     code, said, err = megaxf(capsys, *command)
     assert (code, said) == (2, "") and "the output does not compute what" in err and "it was not kept" in err
@@ -214,7 +215,7 @@ def spoiling_save(folder, shapes, read, *others, **options):
 @pytest.mark.parametrize("to", TARGETS)
 def test_a_disk_that_is_too_small_is_found_before_anything_is_written(tmp_path, run_folder, capsys, monkeypatch, to):
     """54,108 parameters in fp32, for DeepSpeed with AdamW's moments, for Megatron-LM twice; 1 MB for the rest."""
-    needed = 4 * 54_108 * {"deepspeed": 3, "megatron": 2}.get(to, 1) + (1 << 20)
+    needed = 4 * 54_108 * {"deepspeed": 3, "megatron": 2, "megatron_dist": 2}.get(to, 1) + (1 << 20)
     free = needed - 1
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
     command = ["convert", run_folder, tmp_path / "far" / "out", "--to", to]

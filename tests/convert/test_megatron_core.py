@@ -3,7 +3,8 @@
 It is no dependency: test_megatron.py compares with files that are made after its documentation.
 """
 
-from contextlib import ExitStack, nullcontext
+from argparse import Namespace
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -11,7 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from megaxf.convert import megatron
+from megaxf.convert import megatron, megatron_dist
+from megaxf.convert.interface import Form, Trained
 from megaxf.models.llama import Config, Model
 from tests.convert.test_megatron import FILE, arguments
 
@@ -77,25 +79,47 @@ def build(config, ranks):
     return model
 
 
-def save_and_compute(folder, groups):
-    """Save this rank's share as Megatron-LM does; gives the logits of all tokens."""
+@contextmanager
+def ranks_of_megatron():
+    """All ranks share each matrix."""
     import megatron.core.tensor_parallel as tensor_parallel
     from megatron.core import parallel_state
 
-    ranks, config = dist.get_world_size(), Config(**SETTINGS, num_key_value_heads=groups)
     with ExitStack() as stack:  # It takes for granted that there is a GPU.
         stack.enter_context(patch.object(torch.cuda, "current_device", lambda: "cpu"))
         tracker = SimpleNamespace(fork=lambda *name: nullcontext())
         stack.enter_context(patch.object(tensor_parallel, "get_cuda_rng_tracker", lambda *more, **other: tracker))
-        parallel_state.initialize_model_parallel(tensor_model_parallel_size=ranks)
+        parallel_state.initialize_model_parallel(tensor_model_parallel_size=dist.get_world_size())
         stack.callback(parallel_state.destroy_model_parallel)
+        yield
+
+
+def compute(model):
+    """Logits of all tokens."""
+    hidden = torch.ones(48, 48).triu(1).bool()[None, None]
+    with torch.no_grad():
+        return model(TOKENS, torch.arange(48)[None].expand(2, -1), hidden)[..., :320]
+
+
+def save_and_compute(folder, groups):
+    """Save this rank's share as Megatron-LM does; gives the logits of all tokens."""
+    ranks, config = dist.get_world_size(), Config(**SETTINGS, num_key_value_heads=groups)
+    with ranks_of_megatron():
         model = build(config, ranks)
         place = folder / "iter_0000010" / f"mp_rank_{dist.get_rank():02d}"
         place.mkdir(parents=True)
         torch.save({"args": arguments(config, ranks, 1), "model": model.state_dict_for_save_checkpoint()}, place / FILE)
-        hidden = torch.ones(48, 48).triu(1).bool()[None, None]
-        with torch.no_grad():
-            return model(TOKENS, torch.arange(48)[None].expand(2, -1), hidden)[..., :320]
+        return compute(model)
+
+
+def load_and_compute(folder, config):
+    """The logits of a model that megatron-core loads from a folder in its layout torch_dist."""
+    from megatron.core import dist_checkpointing
+
+    with ranks_of_megatron(), torch.serialization.safe_globals([Namespace]):
+        model = build(config, dist.get_world_size())
+        model.load_state_dict(dist_checkpointing.load(model.sharded_state_dict(), str(folder)))
+        return compute(model)
 
 
 @pytest.mark.long
@@ -109,3 +133,18 @@ def test_logits_are_megatron_cores(tmp_path, run_on, groups):
     with torch.no_grad():
         logits = model.logits(model(TOKENS))
     assert expected.abs().max() > 1 and torch.allclose(logits, expected, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("groups", [2, 1])
+def test_it_loads_what_is_written(tmp_path, run_on, make_weights, groups):
+    pytest.importorskip("megatron.core", reason="megatron-core is not installed")
+    config = Config(**SETTINGS, num_key_value_heads=groups)
+    weights = make_weights(config)
+    megatron_dist.write(Trained(config, weights, None, "float32", []), tmp_path / "out", Form())
+    model = Model(config)
+    model.load_state_dict(dict(weights))
+    with torch.no_grad():
+        expected = model.logits(model(TOKENS))
+    for logits in run_on(2, load_and_compute, tmp_path / "out/release", config):
+        assert expected.abs().max() > 1 and torch.allclose(logits, expected, rtol=1e-5, atol=2e-5)

@@ -1,4 +1,4 @@
-"""Megatron-LM's layout torch_dist, of files that torch.distributed.checkpoint itself writes on two ranks."""
+"""Megatron-LM's layout torch_dist: read where torch.distributed.checkpoint itself wrote it, and written."""
 
 import json
 import pickle
@@ -12,8 +12,9 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from megaxf.convert import megatron, registry
+from megaxf.convert import megatron, megatron_dist, registry
 from megaxf.convert.errors import ConvertError
+from megaxf.convert.interface import Form, Trained
 from megaxf.models.llama import Config, Model
 from tests.convert.conftest import SETTINGS, Weights
 from tests.convert.test_megatron import arguments, last_row, state
@@ -21,19 +22,19 @@ from tests.convert.test_megatron import arguments, last_row, state
 CONFIG = Config(**SETTINGS, attention_bias=True)
 
 
-def made():
+def made(config=CONFIG):
     generator = torch.Generator().manual_seed(4)
-    shapes = {name: weight.shape for name, weight in Model(CONFIG).named_parameters()}
+    shapes = {name: weight.shape for name, weight in Model(config).named_parameters()}
     return Weights({name: torch.randn(shape, generator=generator) for name, shape in shapes.items()})
 
 
-def stacked():
+def stacked(config=CONFIG):
     """What the ranks hold together, the layers of each kind in one tensor."""
-    whole = state(CONFIG, made(), 1, 0, range(CONFIG.num_hidden_layers), True, True, last_row)
+    whole = state(config, made(config), 1, 0, range(config.num_hidden_layers), True, True, last_row)
     ends = dict.fromkeys(name.split(".", 3)[3] for name in whole if name.startswith("decoder.layers."))
     found = {name: tensor for name, tensor in whole.items() if not name.startswith("decoder.layers.")}
     for end in ends:
-        layers = [whole[f"decoder.layers.{layer}.{end}"] for layer in range(CONFIG.num_hidden_layers)]
+        layers = [whole[f"decoder.layers.{layer}.{end}"] for layer in range(config.num_hidden_layers)]
         found[f"decoder.layers.{end}"] = torch.stack(layers)
     return found
 
@@ -88,3 +89,26 @@ def test_boxes_of_stacked_layers(folder):
     (place / "metadata.json").write_text("")
     with pytest.raises(ConvertError, match=r"metadata.json is not JSON"):
         megatron.read(folder)
+
+
+@pytest.mark.filterwarnings("error", "ignore:torch.distributed is disabled:UserWarning:tests")
+@pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": True, "qk_norm": True, "attention_bias": False}])
+def test_what_is_written(tmp_path, changes):
+    """dcp finds in it what Megatron-LM's ranks would have saved together, and nothing else."""
+    config = CONFIG.model_copy(update=changes)
+    weights, expected = made(config), stacked(config)
+    megatron_dist.write(Trained(config, weights, None, "float32", [7]), tmp_path / "out", Form())
+    place = tmp_path / "out/release"
+    assert set(dcp.FileSystemReader(place).read_metadata().state_dict_metadata) == set(expected)
+    found = {name: torch.zeros_like(tensor) for name, tensor in expected.items()}
+    dcp.load(found, checkpoint_id=place)
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    content = torch.load(place / "common.pt", weights_only=False)
+    assert content["args"].num_layers == 3 and content["checkpoint_version"] == 3.0
+    assert json.loads((place / "metadata.json").read_text())["sharded_backend"] == "torch_dist"
+    assert {path.name for path in place.iterdir()} == {".metadata", "__0_0.distcp", "common.pt", "metadata.json"}
+    back = megatron.read(tmp_path / "out")
+    assert (back.config, back.eos_ids, back.dtype) == (config, [7], "float32") and list(back.weights) == list(weights)
+    assert all(torch.equal(back.weights[name], tensor) for name, tensor in weights.items())
+    with pytest.raises(ConvertError, match="--max-shard-size has no effect with --to megatron_dist"):
+        megatron_dist.write(Trained(config, weights, None, "float32", []), tmp_path / "new", Form(max_shard_size=9))

@@ -3,13 +3,16 @@
 import pytest
 import torch
 
+from megaxf.models import linear
 from megaxf.models.linear import Linear, product
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(1, 1), (5, 1), (2, 6), (9, 1), (40, 1), (3, 30), (0, 4)])
 @pytest.mark.parametrize("bias", [False, True])
-def test_order(dtype, shape, bias):
+@pytest.mark.parametrize("large", [False, True])
+def test_order(dtype, shape, bias, large, monkeypatch):
+    monkeypatch.setattr(linear, "ONEDNN_NUMBERS", 0 if large else 1 << 20)
     draw = torch.Generator().manual_seed(2)
     x, weight, offset = (torch.randn(size, generator=draw).to(dtype) for size in ((*shape, 37), (53, 37), (53,)))
     layer = Linear(37, 53, bias=bias, dtype=dtype)
@@ -25,3 +28,10 @@ def test_one_vector():
     x, weight = torch.randn(37), torch.randn(53, 37)
     with torch.no_grad():
         torch.testing.assert_close(product(x, weight), weight @ x)
+
+
+def test_rows_that_lie_apart(monkeypatch):
+    monkeypatch.setattr(linear, "ONEDNN_NUMBERS", 0)
+    x, weight = torch.randn(6, 3, 37), torch.randn(53, 37)
+    with torch.inference_mode():
+        torch.testing.assert_close(product(x[:, -1], weight), x[:, -1].contiguous() @ weight.t())

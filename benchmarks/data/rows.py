@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -40,12 +41,17 @@ MEAN = 885
 Step = Callable[[], object]
 
 
+def document_lengths(rng: np.random.Generator, count: int) -> NDArray[np.int64]:
+    """Log-normal, with EOD."""
+    return np.maximum(2, rng.lognormal(np.log(MEAN) - 0.6, 1.1, count)).astype(np.int64)
+
+
 def write(folder: Path, tokens: int, shards: int) -> None:
     """Documents of random ids, so many tokens in about so many shards."""
     rng = np.random.default_rng(0)
     with DatasetWriter(folder, vocab_size=VOCABULARY, eod_id=EOD, shard_tokens=tokens // shards) as writer:
         for _ in range(-(-tokens // 10_000_000)):
-            lengths = np.maximum(2, rng.lognormal(np.log(MEAN) - 0.6, 1.1, 10_000_000 // MEAN)).astype(np.int64)
+            lengths = document_lengths(rng, 10_000_000 // MEAN)
             ids = rng.integers(0, EOD, int(lengths.sum()), dtype=np.uint16)
             ids[np.cumsum(lengths) - 1] = EOD
             writer.add("train", ids, lengths)

@@ -84,20 +84,16 @@ def boundaries(dataset: TokenDataset, pieces: Sequence[Piece], rows: Sequence[in
 
     inner: pieces may hold several documents.
     """
-    places = [rows[row] * width + column for row, column, _, _ in pieces]
-    begun = [place for place, piece in zip(places, pieces, strict=True) if piece[1]]
-    if not (inner and pieces):
-        return np.asarray(begun, np.int64)
-    starts, firsts, found = dataset.shard_starts_list, [], []
-    for _, _, start, length in pieces:
-        shard, stop = bisect_right(starts, start) - 1, start + length
-        if stop <= starts[shard + 1]:
-            found.append(dataset.ends_around(shard, start, stop))
-        else:
-            found.append(dataset.boundaries(start, stop))
-        firsts.append(start)
-    counts = np.array([len(ends) for ends in found])
-    inside = np.concatenate(found) - np.array(firsts).repeat(counts)
-    kept = (inside > 0) & (inside < np.array([length for _, _, _, length in pieces]).repeat(counts))
-    inner_places = (inside + np.array(places).repeat(counts))[kept]
-    return np.append(begun, inner_places) if begun else inner_places
+    starts = dataset.shard_starts_list
+    found: list[int] = []
+    for row, column, start, length in pieces:
+        place = rows[row] * width + column
+        if column:
+            found.append(place)
+        if inner:
+            shard, stop = bisect_right(starts, start) - 1, start + length
+            alone = stop <= starts[shard + 1]
+            ends = dataset.ends_around(shard, start, stop) if alone else dataset.boundaries(start, stop)
+            shift = place - start
+            found += [end + shift for end in ends.tolist() if start < end < stop]
+    return np.array(found, np.int64)

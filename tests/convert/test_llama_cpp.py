@@ -46,18 +46,13 @@ def open_file(path, n_ctx=96):
     )
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_logits_and_greedy_tokens(tmp_path, name, make_config, make_weights, load, tokenizer_folder):
-    config = make_config(**MODELS[name])
-    weights = make_weights(config)
-    write(Trained(config, weights, tokenizer_folder, "float32", []), tmp_path / "m.gguf", Form())
-    ours, theirs = load(config, weights), open_file(tmp_path / "m.gguf")
-    tokens = torch.randint(310, (1, PROMPT), generator=torch.Generator().manual_seed(3))
+def compare(ours, theirs, vocab_size):
+    """(largest difference of logits of a prompt, largest logit); the greedy tokens after it have to be equal."""
+    tokens = torch.randint(vocab_size, (1, PROMPT), generator=torch.Generator().manual_seed(3))
     theirs.eval(tokens[0].tolist())
     with torch.no_grad():
         logits = ours.logits(ours(tokens))[0].numpy()
         found = np.array(theirs.scores[:PROMPT])
-        assert np.abs(logits).max() > 1 and np.abs(found - logits).max() < 1e-4
         while tokens.shape[1] < LENGTH:
             tokens = torch.cat([tokens, ours.logits(ours(tokens))[:, -1].argmax(-1, keepdim=True)], dim=1)
     greedy = []
@@ -65,22 +60,29 @@ def test_logits_and_greedy_tokens(tmp_path, name, make_config, make_weights, loa
         greedy.append(int(np.argmax(theirs.scores[theirs.n_tokens - 1])))
         theirs.eval(greedy[-1:])
     assert greedy == tokens[0, PROMPT:].tolist()
+    return np.abs(found - logits).max(), np.abs(logits).max()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_and_greedy_tokens(tmp_path, name, make_config, make_weights, load, tokenizer_folder):
+    config = make_config(**MODELS[name])
+    weights = make_weights(config)
+    write(Trained(config, weights, tokenizer_folder, "float32", []), tmp_path / "m.gguf", Form())
+    apart, largest = compare(load(config, weights), open_file(tmp_path / "m.gguf"), 310)
+    assert apart < 1e-4 < 1 < largest
 
 
 @pytest.mark.parametrize("case", WRITTEN)
 def test_other_families(tmp_path, case):
-    """llama.cpp takes the GELU from a table in fp16, of the tanh approximation: hence the tolerance."""
+    """llama.cpp takes the GELU from a table in fp16, and has but its tanh approximation.
+
+    Three prompts each differed by up to 0.0011 (GPT-2) and 0.0015 (GPT-NeoX) at logits of up to 5.
+    """
     model = our_model(case).eval()
     weights = Weights({name: parameter.detach() for name, parameter in model.named_parameters()})
     write(Trained(model.config, weights, None, "float32", []), tmp_path / "m.gguf", Form())
-    tokens = torch.randint(101, (1, PROMPT), generator=torch.Generator().manual_seed(3))
-    theirs = open_file(tmp_path / "m.gguf", n_ctx=64)
-    theirs.eval(tokens[0].tolist())
-    with torch.no_grad():
-        logits = model.logits(model(tokens))[0].numpy()
-    found = np.array(theirs.scores[:PROMPT])
-    assert np.abs(logits).max() > 1 and np.abs(found - logits).max() < 1e-2
-    assert (found.argmax(-1) == logits.argmax(-1)).mean() > 0.9
+    apart, largest = compare(model, open_file(tmp_path / "m.gguf", n_ctx=64), 101)
+    assert apart < 5e-3 < 1 < largest
 
 
 @pytest.mark.parametrize("through", ["checkpoint", "huggingface"])

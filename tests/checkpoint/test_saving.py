@@ -77,6 +77,12 @@ def test_rotation_keeps_what_it_just_saved_and_what_lies_beyond(tmp_path, holder
     assert names(tmp_path) == ["step-00000006", "step-00000020"]
 
 
+def test_every_so_manieth_stays(tmp_path, holder, mesh):
+    for step in (2, 4, 6, 8, 9):
+        save(tmp_path, step, holder(), {}, mesh, keep_last=1, keep_every=4)
+    assert names(tmp_path) == ["step-00000004", "step-00000008", "step-00000009"]
+
+
 def test_same_step_again_replaces(tmp_path, holder, mesh):
     save(tmp_path, 5, holder(seed=1), {"x": 1}, mesh)
     path = save(tmp_path, 5, holder(seed=2), {"x": 2}, mesh)

@@ -121,6 +121,19 @@ def test_space_is_checked_before(tmp_path, holder, mesh, monkeypatch):
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize(("moments", "each"), [(True, 12), (False, 4)])
+def test_room_for_the_moments_too(tmp_path, holder, mesh, monkeypatch, moments, each):
+    engine = holder(moments=moments, optimizer_step=int(moments))
+    needed = each * sum(shape.numel() for shape in engine.state_shapes().values()) + (1 << 20)
+    for free in (needed - 1, needed):
+        monkeypatch.setattr("shutil.disk_usage", lambda path, free=free: SimpleNamespace(free=free))
+        if free < needed:
+            with pytest.raises(CheckpointError, match=f"needs {needed:,} bytes"):
+                save(tmp_path, 6, engine, {}, mesh)
+        else:
+            save(tmp_path, 6, engine, {}, mesh)
+
+
 FULL_DISK = """
     import resource, runpy, sys
     from pathlib import Path

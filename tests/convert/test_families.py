@@ -123,6 +123,7 @@ REFUSED = [
     ("gpt2", {"n_ctx": 32}, "n_positions = 64, n_ctx = 32 are one setting"),
     ("gpt2", {"n_inner": 96}, r"c_fc.weight is \[48, 84\], the configuration says \[48, 96\]"),
     ("gpt2", {"tie_word_embeddings": False}, "(?s)lm_head.weight is missing.*tie_word_embeddings: true"),
+    ("gpt2", {"quantization_config": {"bits": 4}}, "quantization_config is not supported"),
     ("neox", {"rotary_pct": 0.75}, "rotary_pct = 0.75, rope_parameters.partial_rotary_factor = 0.25 are one setting"),
     ("neox", {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_type = 'linear' is not supported"),
     ("neox", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling = .* is not supported, only None"),

@@ -80,7 +80,8 @@ def test_matrices_take_the_dtype_and_vectors_stay_fp32(tmp_path, dtype, make_con
     config = make_config(**BLOCKS)
     weights = make_weights(config)
     written = convert(tmp_path / "m.gguf", config, weights, dtype=dtype)
-    _, tensors = read(tmp_path / "m.gguf")
+    settings, tensors = read(tmp_path / "m.gguf")
+    assert settings["general.file_type"] == {"float16": 1, "bfloat16": 32, "q8_0": 7}[dtype]
     table, norm = weights["model.embed_tokens.weight"], weights["model.norm.weight"]
     if dtype == "q8_0":
         kind = gguf.GGMLQuantizationType.Q8_0

@@ -40,7 +40,7 @@ class Started:
     def __init__(self, folder: Path, name: str, *options: str) -> None:
         self.run, self.log = chaos_run(folder, name, STEPS), folder / f"{name}.log"
         self.launcher = launch(self.run, self.log, *(options or LOCAL))
-        wait_for(lambda: last_step(self.run) >= 9)
+        wait_for(lambda: last_step(self.run) >= 9 and checkpoints(self.run))
 
     def ranks(self) -> list[psutil.Process]:
         """By rank."""
@@ -119,7 +119,7 @@ def test_a_run_goes_on_with_the_nodes_that_are_left(folder, straight):
     """Two agents, one of which is killed with its rank: the other makes the rest of the steps alone."""
     run, port = chaos_run(folder, "nodes", STEPS), free_port()
     first, second = (agent(run, folder / f"node-{number}.log", port, number, 60) for number in (1, 2))
-    wait_for(lambda: last_step(run) >= 9)
+    wait_for(lambda: last_step(run) >= 9 and checkpoints(run))
     for process in [*psutil.Process(second.pid).children(), psutil.Process(second.pid)]:
         process.kill()
     second.wait()

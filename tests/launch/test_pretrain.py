@@ -42,9 +42,12 @@ def write(tmp_path):
 
 
 def workers(launcher):
-    """The two ranks, by rank."""
-    found = [child for child in psutil.Process(launcher.pid).children() if "pretrain.py" in " ".join(child.cmdline())]
-    return sorted(found, key=lambda process: int(process.environ()["RANK"]))
+    """The ranks, by rank. A child is like the launcher until it is another program, and has no rank."""
+    ranks = {}
+    for child in psutil.Process(launcher.pid).children():
+        if "pretrain.py" in " ".join(child.cmdline()) and "RANK" in (environment := child.environ()):
+            ranks[int(environment["RANK"])] = child
+    return [ranks[rank] for rank in sorted(ranks)]
 
 
 def wait_for_step(run, step, launcher, patience=300):
@@ -95,7 +98,7 @@ def holds_signals(process):
 def test_a_signal_to_one_rank_during_its_imports_stops_all_before_the_first_step(write):
     file, run = write(train={"steps": 100_000})
     launcher, end = torchrun(file), time.monotonic() + 300
-    while not ((both := workers(launcher)) and holds_signals(both[-1])):
+    while not (len(both := workers(launcher)) == 2 and holds_signals(both[-1])):
         assert time.monotonic() < end and launcher.poll() is None
         time.sleep(0.01)
     both[-1].send_signal(signal.SIGTERM)

@@ -19,13 +19,25 @@ from tests.train.kit import checkpoints, column, tiny_run, write_data
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def torchrun(*arguments):
-    """The command as a process of its own, on the CPU."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += [str(ROOT / "launch" / "pretrain.py"), *map(str, arguments)]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    env = {key: value for key, value in env.items() if key not in ("LOCAL_RANK", "RANK", "WORLD_SIZE")}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/", env=env)
+@pytest.fixture
+def torchrun():
+    """Starts the command as a process of its own, on the CPU; what a failed test leaves of it is killed."""
+    started = []
+
+    def start(*arguments):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        command += [str(ROOT / "launch" / "pretrain.py"), *map(str, arguments)]
+        env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        env = {key: value for key, value in env.items() if key not in ("LOCAL_RANK", "RANK", "WORLD_SIZE")}
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd="/", env=env))
+        return started[-1]
+
+    yield start
+    for launcher in started:
+        if launcher.poll() is None:
+            for process in [*psutil.Process(launcher.pid).children(recursive=True), launcher]:
+                process.kill()
 
 
 @pytest.fixture
@@ -61,7 +73,7 @@ def wait_for_step(run, step, launcher, patience=300):
     raise AssertionError("the run does not come forward")
 
 
-def test_a_signal_to_one_rank_stops_all_and_the_run_continues(write):
+def test_a_signal_to_one_rank_stops_all_and_the_run_continues(write, torchrun):
     """USR1 to rank 1; start again; then TERM to the launcher."""
     file, run = write(train={"steps": 100_000})
     launcher = torchrun(file)
@@ -95,7 +107,7 @@ def holds_signals(process):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="/proc tells which signals a process blocks")
-def test_a_signal_to_one_rank_during_its_imports_stops_all_before_the_first_step(write):
+def test_a_signal_to_one_rank_during_its_imports_stops_all_before_the_first_step(write, torchrun):
     file, run = write(train={"steps": 100_000})
     launcher, end = torchrun(file), time.monotonic() + 300
     while not (len(both := workers(launcher)) == 2 and holds_signals(both[-1])):
@@ -127,7 +139,7 @@ def test_a_signal_ends_a_rank_that_waits_for_others(write):
     assert not Path(run.run_folder).exists()
 
 
-def test_a_fault_is_said_once_and_no_rank_hangs(write):
+def test_a_fault_is_said_once_and_no_rank_hangs(write, torchrun):
     file, _ = write()
     launcher = torchrun(file, "train.stepz=3")
     out, err = launcher.communicate(timeout=300)

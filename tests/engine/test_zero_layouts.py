@@ -49,10 +49,15 @@ def start(parallel, precision):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("parallel", [{}, SEQUENCE], ids=["data 4", "data 2, tensor 2"])
 def test_zero_3_never_holds_the_whole_model(run_on, parallel, precision):
-    """A weight is drawn whole, scaled and cut: four times its size; one more, as the thread that sends lets go late."""
-    for (peak, now, share, largest, whole), weights in run_on(4, start, parallel, precision):
+    """A weight is drawn whole, scaled, and cut while the one before it is let go: four times its size.
+
+    Of two starts, since the thread that sends may let a weight go late, which only adds.
+    """
+    starts = [run_on(4, start, parallel, precision) for _ in range(2)]
+    for ((peak, now, share, largest, whole), weights), ((again, *_), _) in zip(*starts, strict=True):
+        peak = min(peak, again)
         assert now == share
-        assert peak <= share + 5 * largest
+        assert peak <= share + 4 * largest
         assert peak < 0.8 * whole
         assert all(tensors["master"].count_nonzero() for tensors in weights.values())
 

@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from launch import interfaces
+from launch.agent_store import of_this_start
 from launch.launchers import HERE, Launch, fault, find_place
 from launch.meeting import meet
 from megaxf.config_errors import ConfigError
@@ -57,10 +58,7 @@ def connect(launch: Launch, timeout_seconds: float = TIMEOUT_SECONDS) -> torch.d
     else:
         launch = launch if launch.address else _address_over_mpi(launch)
         choose_interface(launch)
-        if launch.launcher == "torchrun":  # Its agent has a store for its ranks, and looks after them.
-            place = {"init_method": f"tcp://{launch.address}:{launch.port}"}
-        else:
-            place = {"store": _store(launch, timeout)}
+        place = {"store": _agents_store(launch, timeout) if launch.launcher == "torchrun" else _store(launch, timeout)}
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
         **place,
@@ -114,6 +112,16 @@ def _store(launch: Launch, timeout: timedelta) -> Store:
     store = TCPStore(HERE, 0, world_size, is_master=True, timeout=timeout, wait_for_workers=False)
     meet(launch, str(store.port), seconds)
     return store
+
+
+def _agents_store(launch: Launch, timeout: timedelta) -> Store:
+    """The part of this start of the store that torchrun's agents have for their ranks; without one, that of rank 0."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    # Where TORCH_DISABLE_SHARE_RDZV_TCP_STORE is set, its agents give every start a port, and rank 0 listens there.
+    listen = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    store = TCPStore(str(launch.address), int(launch.port or 0), launch.world_size, listen, timeout, False)
+    return of_this_start(store, launch, connect_seconds())
 
 
 def _device(launch: Launch) -> torch.device:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.launch.test_rendezvous import MPI, SLURM, TORCHRUN
 
+ROOT = str(Path(__file__).resolve().parents[2])
 JOIN = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -25,9 +26,8 @@ disconnect()
 
 def processes(environments):
     """Start one process with each set of variables; (exit codes, outputs)."""
-    root = str(Path(__file__).resolve().parents[2])
     clean = {key: value for key, value in os.environ.items() if key not in ("OMP_NUM_THREADS", *TORCHRUN)}
-    command = [sys.executable, "-c", JOIN, root]
+    command = [sys.executable, "-c", JOIN, ROOT]
     started = [
         subprocess.Popen(command, env=clean | env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for env in environments
@@ -48,6 +48,40 @@ def test_one_process_has_a_group_of_its_own():
     codes, outputs = processes([{"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}])
     assert codes == [0], outputs
     assert outputs[0][0] == "0 1 1.0 1 cpu\n"
+
+
+AGAIN = f"""
+import os, sys, time
+from pathlib import Path
+sys.path.insert(0, {ROOT!r})
+from launch.rendezvous import connect, detect, disconnect
+import torch, torch.distributed as dist
+launch, start = detect(), os.environ["TORCHELASTIC_RESTART_COUNT"]
+time.sleep(3 * (start == "1" and launch.rank == int(os.environ["LATE"])))
+connect(launch)
+total = torch.tensor([1.0 + launch.rank])
+dist.all_reduce(total)
+Path(f"start-{{start}}-rank-{{launch.rank}}").write_text(str(total.item()))
+disconnect()
+sys.exit(start == "0" and launch.rank == 1)
+"""
+
+
+@pytest.mark.parametrize(("late", "shared"), [(0, True), (1, True), (0, False)])
+def test_ranks_that_torchrun_starts_again_do_not_take_a_dead_ones_address(tmp_path, late, shared):
+    """What the first start left in the store of the agent, which both starts share, is there when one is late."""
+    (tmp_path / "again.py").write_text(AGAIN)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = os.environ | {
+        "LATE": str(late), "CUDA_VISIBLE_DEVICES": "", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": str(int(not shared)),
+    }  # fmt: skip
+    done = subprocess.run(
+        [*command, "--max-restarts", "1", "again.py"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    written = {path.name: path.read_text() for path in tmp_path.glob("start-*")}
+    assert written == {f"start-{start}-rank-{rank}": "3.0" for start in range(2) for rank in range(2)}
 
 
 @pytest.mark.long

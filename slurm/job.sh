@@ -43,9 +43,13 @@ run_until_done() {
 }
 
 # Whether the run ended for none of the reasons that it states itself: done, a fault of the user's, diverged, stopped.
+# A user's fault shows in the first start; in a later one it is the site's, as where a dead node has left the job.
 breakdown() {
   [ "$stopping$cancelled" = nono ] || return 1
-  case $code in 0 | 2 | 3 | "$STOPPED") return 1 ;; esac
+  case $code in
+    0 | 3 | "$STOPPED") return 1 ;;
+    2) [ "$broken" -gt 0 ] ;;
+  esac
 }
 
 # queue_again: put this job, or this task of an array, back into the queue where the run stopped before its end.

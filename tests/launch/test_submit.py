@@ -161,17 +161,31 @@ def test_time_limits(time, expected):
         (0, "requeue", False, "ends with exit code 0"),
         (3, "requeue", False, "ends with exit code 3"),
         (137, "requeue", False, "start 2 of 2 again in 2 s\njob 7 ends with exit code 137"),
+        (2, "requeue", False, "job 7 ends with exit code 2"),
+        ((137, 2, 0), "requeue", False, "with exit code 2; start 2 of 2 again in 2 s\njob 7 ends with exit code 0"),
+        ((137, 137, 2), "requeue", False, "exit code 137; start 2 of 2 again in 2 s\njob 7 ends with exit code 2"),
     ],
 )
 def test_exit_code_75_puts_the_job_back_into_the_queue(tmp_path, code, again, array, expected):
-    script = (
-        f'srun() {{ return {code}; }}\nscontrol() {{ echo "$@"; }}\nsleep() {{ :; }}\nset -euo pipefail\n'
-        f"again={again} restarts=2 pause=1\nsource {shlex.quote(str(batch.TEMPLATES / 'job.sh'))}\n"
-        "run_until_done true\nqueue_again"
-    )
+    """Of several codes each start of the ranks has the next one."""
+    codes = code if isinstance(code, tuple) else (code,) * 3
+    for start, word in enumerate(codes):
+        (tmp_path / f"code-{start}").write_text(str(word))
+    code = codes[-1]
+    job = shlex.quote(str(batch.TEMPLATES / "job.sh"))
+    script = f"""
+        set -euo pipefail
+        srun() {{ local next; next=$(ls code-* | head -n 1); mv "$next" last; return "$(cat last)"; }}
+        scontrol() {{ echo "$@"; }}
+        sleep() {{ :; }}
+        again={again} restarts=2 pause=1
+        source {job}
+        run_until_done true
+        queue_again
+    """
     place = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7"}
     place |= {"SLURM_ARRAY_JOB_ID": "9", "SLURM_ARRAY_TASK_ID": "3"} if array else {}
-    done = subprocess.run(["bash"], input=script, capture_output=True, text=True, env=place)
+    done = subprocess.run(["bash"], input=script, capture_output=True, text=True, env=place, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (code, "")
     assert expected in done.stdout
     assert ("requeue " in done.stdout) == expected.startswith("requeue")

@@ -6,8 +6,9 @@ Both keep their state in a torch.optim.AdamW, so that it is read, written and co
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -70,39 +71,62 @@ class CompiledUpdate(Update):
     """The step as one compiled loop over each parameter.
 
     It reads the gradient in the precision that it has and writes the low-precision weight in the same pass: an
-    optimizer is limited by memory, and each pass that is left out is time.
+    optimizer is limited by memory, and each pass that is left out is time. The parameters of a layer share a call,
+    which takes as long as a pass over a small one; layers that are alike share what is compiled.
     """
-
-    _square_sum: Callable[..., torch.Tensor]
-    _adamw: Callable[..., None]
 
     def __init__(self, *settings: Any) -> None:
         super().__init__(*settings)
-        self._square_sum = torch.compile(_square_sum, dynamic=True)
-        self._adamw = torch.compile(_adamw, dynamic=True)
+        self._square_sums: Callable[..., list[torch.Tensor]] = torch.compile(_square_sums, dynamic=True)
+        self._adamw: Callable[..., None] = torch.compile(_adamw, dynamic=True)
+        self._layers = _by_layer(self._masters)
 
     @torch.no_grad()
     def __call__(self, gradients: Tensors) -> float:
         """See Update."""
         flat = {name: gradient.reshape(-1) for name, gradient in gradients.items()}
-        length = self._norm.of({name: self._square_sum(gradient) for name, gradient in flat.items()})
-        if not math.isfinite(length):
-            return length
-        names = {id(master): name for name, master in self._masters.items()}
-        for group in self._optimizer.param_groups:
-            for master in group["params"]:
-                name = names[id(master)]
-                state = self._optimizer.state[master] = self._optimizer.state[master] or fresh_state(master)
-                state["step"] += 1
-                numbers = _numbers(group, int(state["step"]), clip_factor(length, self._clip), master.device)
-                weight = None if self._weights[name] is master else self._weights[name].view(-1)
-                moments = [state[key].view(-1) for key in MOMENTS]
-                self._adamw(master.view(-1), *moments, flat[name], weight, numbers)
+        squares: dict[str, torch.Tensor] = {}
+        for names in self._layers:
+            squares |= zip(names, self._square_sums([flat[name] for name in names]), strict=True)
+        length = self._norm.of(squares)
+        if math.isfinite(length):
+            numbers = self._count_and_numbers(clip_factor(length, self._clip))
+            for names in self._layers:
+                self._adamw([self._parts(name, flat[name], numbers) for name in names])
         return length
 
+    def _count_and_numbers(self, factor: float) -> dict[int, torch.Tensor]:
+        """Count the step; what it needs to know of each master, by its id."""
+        numbers: dict[int, torch.Tensor] = {}
+        for group in self._optimizer.param_groups:
+            for master in group["params"]:
+                self._optimizer.state[master] = self._optimizer.state[master] or fresh_state(master)
+            steps = [self._optimizer.state[master]["step"] for master in group["params"]]
+            torch._foreach_add_(steps, 1)
+            of_all = _numbers(group, int(steps[0]), factor, group["params"][0].device)
+            numbers |= {id(master): of_all for master in group["params"]}
+        return numbers
 
-def _square_sum(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.float().square().sum()
+    def _parts(self, name: str, gradient: torch.Tensor, numbers: Mapping[int, torch.Tensor]) -> tuple[Any, ...]:
+        """What `_adamw` takes of a parameter."""
+        master, weight = self._masters[name], self._weights[name]
+        moments = [self._optimizer.state[master][key].view(-1) for key in MOMENTS]
+        return (
+            master.view(-1), *moments, gradient, None if weight is master else weight.view(-1), numbers[id(master)]
+        )  # fmt: skip
+
+
+def _by_layer(names: Iterable[str]) -> list[list[str]]:
+    """The names of each layer, which begin alike up to a number, and those of no layer."""
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        layer = re.match(r".*?\.\d+\.", name)
+        layers.setdefault(layer[0] if layer else "", []).append(name)
+    return list(layers.values())
+
+
+def _square_sums(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [gradient.float().square().sum() for gradient in gradients]
 
 
 def _numbers(group: Mapping[str, Any], step: int, factor: float, device: torch.device) -> torch.Tensor:
@@ -114,19 +138,16 @@ def _numbers(group: Mapping[str, Any], step: int, factor: float, device: torch.d
     )
 
 
-def _adamw(
-    master: torch.Tensor,
-    exp_avg: torch.Tensor,
-    exp_avg_sq: torch.Tensor,
-    gradient: torch.Tensor,
-    weight: torch.Tensor | None,
-    numbers: torch.Tensor,
-) -> None:
-    """AdamW (arXiv 1711.05101) on flat tensors, in torch's order of operations."""
-    factor, shrink, one_minus_beta1, beta2, one_minus_beta2, step_size, root, eps = numbers.unbind()
-    gradient = gradient.float() * factor
-    exp_avg.add_((gradient - exp_avg) * one_minus_beta1)
-    exp_avg_sq.mul_(beta2).add_(gradient * gradient * one_minus_beta2)
-    master.mul_(shrink).sub_(step_size * exp_avg / (exp_avg_sq.sqrt() / root + eps))
-    if weight is not None:
-        weight.copy_(master)
+def _adamw(parameters: list[tuple[torch.Tensor, ...]]) -> None:
+    """AdamW (arXiv 1711.05101) on flat tensors, in torch's order of operations.
+
+    parameters: of each its master, moments, gradient, low-precision weight if there is one, and `_numbers`.
+    """
+    for master, exp_avg, exp_avg_sq, gradient, weight, numbers in parameters:
+        factor, shrink, one_minus_beta1, beta2, one_minus_beta2, step_size, root, eps = numbers.unbind()
+        gradient = gradient.float() * factor
+        exp_avg.add_((gradient - exp_avg) * one_minus_beta1)
+        exp_avg_sq.mul_(beta2).add_(gradient * gradient * one_minus_beta2)
+        master.mul_(shrink).sub_(step_size * exp_avg / (exp_avg_sq.sqrt() / root + eps))
+        if weight is not None:
+            weight.copy_(master)

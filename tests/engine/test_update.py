@@ -9,7 +9,8 @@ from megaxf.engine.optimizer import build_adamw
 from megaxf.engine.update import CompiledUpdate, FusedUpdate
 from megaxf.parallel.mesh import Axis
 
-SHAPES = {"a.weight": (33, 7), "b.weight": (5, 64), "norm.weight": (33,), "c.bias": (7,)}
+LAYERS = [{f"layers.{layer}.a.weight": (33, 7), f"layers.{layer}.c.bias": (7,)} for layer in range(2)]
+SHAPES = {"b.weight": (5, 64), **LAYERS[0], **LAYERS[1], "norm.weight": (33,)}
 ALONE = Axis("parts", 0, (0,), None)
 
 
@@ -52,7 +53,8 @@ def test_compiled_and_plain_steps_are_equal(dtype, clip):
         assert int(got["step"]) == int(expected["step"]) == 5
         for key in ("exp_avg", "exp_avg_sq"):  # sums of about 0.1 that may cancel: a rounding is 1e-8
             torch.testing.assert_close(got[key], expected[key], rtol=1e-6, atol=1e-7)
-    assert not torch.equal(masters["a.weight"], parameters(dtype)[0]["a.weight"])
+    for name, before in parameters(dtype)[0].items():
+        assert not torch.equal(masters[name], before)
 
 
 @pytest.mark.parametrize("update", [FusedUpdate, CompiledUpdate])

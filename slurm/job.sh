@@ -16,7 +16,7 @@ run_ranks() {
   while kill -0 "$ranks" 2>/dev/null; do
     if [ "$stopping" = yes ]; then
       kill -USR1 "$ranks" 2>/dev/null || true
-      for _ in $(seq 15); do kill -0 "$ranks" 2>/dev/null && sleep 1; done
+      for _ in $(seq 15); do ! kill -0 "$ranks" 2>/dev/null || sleep 1 || true; done
     else
       wait "$ranks" || true # Until srun ends, or a signal comes.
     fi
@@ -35,7 +35,7 @@ run_until_done() {
   while run_ranks "$@" && breakdown && [ "$broken" -lt "${restarts:?}" ]; do
     broken=$((broken + 1))
     echo "the ranks broke down with exit code $code; start $broken of $restarts again in $((broken * unit)) s"
-    sleep $((broken * unit))
+    sleep $((broken * unit)) || true # A signal to all processes of the job ends it.
     # In the pause Slurm may have asked for the end of the job, as where it has found a failed node: no start follows.
     [ "$cancelled" = no ] || break
     [ "$stopping" = no ] || { code=$STOPPED && break; }
@@ -43,12 +43,12 @@ run_until_done() {
 }
 
 # Whether the run ended for none of the reasons that it states itself: done, a fault of the user's, diverged, stopped.
-# A user's fault shows in the first start; in a later one it is the site's, as where a dead node has left the job.
+# A user's fault shows in the first start of the job; in a later one it is the site's, such as a host without its name.
 breakdown() {
   [ "$stopping$cancelled" = nono ] || return 1
   case $code in
     0 | 3 | "$STOPPED") return 1 ;;
-    2) [ "$broken" -gt 0 ] ;;
+    2) [ "$broken" -gt 0 ] || [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] ;;
   esac
 }
 

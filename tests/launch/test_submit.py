@@ -159,36 +159,51 @@ def test_time_limits(time, expected):
         (75, "requeue", True, "requeue 9_3"),
         (75, "chain", False, "ends with exit code 75"),
         (0, "requeue", False, "ends with exit code 0"),
+        (2, "requeue", False, "ends with exit code 2"),
         (3, "requeue", False, "ends with exit code 3"),
         (137, "requeue", False, "start 2 of 2 again in 2 s\njob 7 ends with exit code 137"),
-        (2, "requeue", False, "job 7 ends with exit code 2"),
-        ((137, 2, 0), "requeue", False, "with exit code 2; start 2 of 2 again in 2 s\njob 7 ends with exit code 0"),
-        ((137, 137, 2), "requeue", False, "exit code 137; start 2 of 2 again in 2 s\njob 7 ends with exit code 2"),
     ],
 )
-def test_exit_code_75_puts_the_job_back_into_the_queue(tmp_path, code, again, array, expected):
-    """Of several codes each start of the ranks has the next one."""
-    codes = code if isinstance(code, tuple) else (code,) * 3
-    for start, word in enumerate(codes):
-        (tmp_path / f"code-{start}").write_text(str(word))
-    code = codes[-1]
-    job = shlex.quote(str(batch.TEMPLATES / "job.sh"))
+def test_exit_code_75_puts_the_job_back_into_the_queue(code, again, array, expected):
+    done = run_job(f"srun() {{ return {code}; }}", again, array)
+    assert (done.returncode, done.stderr) == (code, "")
+    assert expected in done.stdout
+    assert ("requeue " in done.stdout) == expected.startswith("requeue")
+
+
+@pytest.mark.parametrize(("codes", "restarted", "starts"), [("2", 0, 1), ("2 0", 1, 2), ("137 2 0", 0, 3)])
+def test_only_the_first_start_of_a_job_shows_a_fault_of_the_users(tmp_path, codes, restarted, starts):
+    """Of the codes every start of the ranks, a process of its own, takes the next."""
+    left = tmp_path / "codes"
+    left.write_text("".join(f"{code}\n" for code in codes.split()))
+    take = f'srun() {{ local code; code=$(head -n 1 "{left}"); sed -i 1d "{left}"; return "$code"; }}'
+    done = run_job(f"{take}\nSLURM_RESTART_COUNT={restarted}")
+    assert (done.stdout.count("again in"), left.read_text()) == (starts - 1, ""), done
+    assert done.returncode == int(codes.split()[-1])
+
+
+def test_a_job_that_is_cancelled_in_a_pause_says_so():
+    """Slurm's signal ends the pause itself, too, which is no reason to leave without a word."""
+    done = run_job("srun() { return 137; }\nsleep() { kill -TERM $$; return 143; }")
+    assert done.returncode == 137
+    assert done.stdout.endswith("job 7 was cancelled (exit code 137); the same command continues\n")
+
+
+def run_job(programs, again="requeue", array=False):
+    """What a batch script does with programs put into its shell."""
     script = f"""
         set -euo pipefail
-        srun() {{ local next; next=$(ls code-* | head -n 1); mv "$next" last; return "$(cat last)"; }}
         scontrol() {{ echo "$@"; }}
         sleep() {{ :; }}
+        {programs}
         again={again} restarts=2 pause=1
-        source {job}
+        source {shlex.quote(str(batch.TEMPLATES / "job.sh"))}
         run_until_done true
         queue_again
     """
     place = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7"}
     place |= {"SLURM_ARRAY_JOB_ID": "9", "SLURM_ARRAY_TASK_ID": "3"} if array else {}
-    done = subprocess.run(["bash"], input=script, capture_output=True, text=True, env=place, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (code, "")
-    assert expected in done.stdout
-    assert ("requeue " in done.stdout) == expected.startswith("requeue")
+    return subprocess.run(["bash"], input=script, capture_output=True, text=True, env=place)
 
 
 def test_templates_have_comments_and_pass_shellcheck():

@@ -90,9 +90,11 @@ class TokenDataset:
         self.shard_starts_list: list[int] = self.shard_starts.tolist()
         """For one place at a time."""
         self.document_starts: Int64 = _starts([shard.documents for shard in record.shards])
-        self._dtype = np.dtype(manifest.dtype).newbyteorder("<")
-        self._tokens: Recent[NDArray[Any]] = Recent(_MAPS, lambda tokens: 1)
-        self._ends: Recent[Ends] = Recent(_ENDS, lambda found: len(found.ends))
+        self.dtype = np.dtype(manifest.dtype).newbyteorder("<")
+        """Of the tokens as stored."""
+        self.views: Recent[memoryview] = Recent(_MAPS, lambda tokens: 1, self._map)
+        """All tokens of a shard, by its number: for rows, since slicing these takes half as long as slicing arrays."""
+        self._ends: Recent[Ends] = Recent(_ENDS, lambda found: len(found.ends), self._open_ends)
         self._origins: list[str] | None = None
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
@@ -149,10 +151,7 @@ class TokenDataset:
 
     def shard_tokens(self, shard: int) -> NDArray[Any]:
         """All tokens of a shard, a read-only view of the mapped file; of a shard that is out, EOD again and again."""
-        mapped = self._tokens.get(shard)
-        if mapped is None:
-            mapped = self._tokens.put(shard, self._map(shard))
-        return mapped
+        return np.asarray(self.views[shard])
 
     def need(self, shards: Sequence[int], now: int = 1) -> None:
         """Says which shards are read next, in this order, the first `now` of them together for one batch.
@@ -160,7 +159,7 @@ class TokenDataset:
         Lets go of maps of others where files come from a store: a dropped file keeps its disk space while it is mapped.
         """
         for shard in self.files.need(shards, now):
-            self._tokens.drop(shard)
+            self.views.drop(shard)
 
     def tokenizer_folder(self) -> Path:
         """A folder on this machine with the files of the tokenizer."""
@@ -172,24 +171,23 @@ class TokenDataset:
         if found is not None:
             check_sizes(self.folder, self.manifest, self.split, found)
 
-    def _map(self, shard: int) -> NDArray[Any]:
+    def _map(self, shard: int) -> memoryview:
         try:
             path = self.files.path(shard, "bin")
         except Quarantined:
-            return np.broadcast_to(self._dtype.type(self.manifest.eod_id), self.shards[shard].tokens)
-        # A plain array on the map: slicing it is twice as fast as slicing np.memmap.
-        return np.memmap(path, dtype=self._dtype, mode="r").view(np.ndarray)
+            return np.broadcast_to(self.dtype.type(self.manifest.eod_id), self.shards[shard].tokens).data
+        return np.memmap(path, dtype=self.dtype, mode="r").data
 
     def document_ends(self, shard: int) -> Int64:
         """Global offset of the end of each document of a shard, summed when first asked for."""
-        return (self._ends.get(shard) or self._open_ends(shard)).ends
+        return self._ends[shard].ends
 
     def ends_around(self, shard: int, start: int, stop: int) -> Int64:
         """The ends between start and stop, all of them in this shard, and a few before and behind.
 
         For every row of a batch: a binary search takes as long as the copy of the row, a look into a table does not.
         """
-        ends, firsts, bits, base = self._ends.get(shard) or self._open_ends(shard)
+        ends, firsts, bits, base = self._ends[shard]
         return ends[firsts[start - base >> bits] : firsts[(stop - base >> bits) + 1]]
 
     def _open_ends(self, shard: int) -> Ends:
@@ -200,7 +198,7 @@ class TokenDataset:
         bits = (tokens // len(ends)).bit_length()
         firsts = np.searchsorted(ends, np.arange((tokens >> bits) + 2) << bits)
         base = self.shard_starts_list[shard]
-        return self._ends.put(shard, Ends(ends + base, array("q", firsts.tobytes()), bits, base))
+        return Ends(ends + base, array("q", firsts.tobytes()), bits, base)
 
     def _shard_at(self, start: int) -> int:
         return int(np.searchsorted(self.shard_starts, start, side="right")) - 1

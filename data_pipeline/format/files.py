@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -23,6 +23,10 @@ _THREADS = 16
 class ShardFiles(Protocol):
     """The files of one split, as a reader asks for them."""
 
+    @property
+    def out(self) -> Set[int]:
+        """The shards whose tokens the run goes without, because they are damaged: those that were found up to now."""
+
     def path(self, shard_number: int, ending: str) -> Path:
         """A local file, present and of the size the manifest tells; ending: bin, len, xxh, org, or pack-2048.
 
@@ -31,9 +35,6 @@ class ShardFiles(Protocol):
 
     def need(self, shards: Sequence[int], now: int = 1) -> Sequence[int]:
         """These shards are needed in this order, the first `now` together; gives those whose maps to let go of."""
-
-    def is_out(self, shard_number: int) -> bool:
-        """Whether the run goes without the tokens of the shard, because they are damaged."""
 
     def sizes(self) -> Mapping[str, int] | None:
         """Bytes by name of the files of the split, from one listing; None where the store has no listings."""
@@ -55,6 +56,9 @@ class Quarantined(DataError):
 class LocalFiles:
     """The files of a split in a folder on a disk or a shared file system."""
 
+    out: Set[int] = frozenset()
+    """None: what lies here is compared with its hashes by `megaxf data verify`."""
+
     def __init__(self, folder: str | Path, split: str, manifest: Manifest):
         self._folder, self._split = Path(folder), split
         self._shards = manifest.splits[split].shards
@@ -71,10 +75,6 @@ class LocalFiles:
     def need(self, shards: Sequence[int], now: int = 1) -> Sequence[int]:
         """Nothing to do."""
         return ()
-
-    def is_out(self, shard_number: int) -> bool:
-        """Never: what lies here is compared with its hashes by `megaxf data verify`."""
-        return False
 
     def sizes(self) -> Mapping[str, int]:
         """See `ShardFiles`."""

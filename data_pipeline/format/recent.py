@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 Value = TypeVar("Value")
 
 
-class Recent(Generic[Value]):
-    """Values by number; the one put first goes first when all together have more than `limit`, but never the last."""
+class Recent(dict[int, Value]):
+    """Values by number, made when first asked for: `recent[number]`.
 
-    def __init__(self, limit: int, size: Callable[[Value], int]):
-        self._limit, self._size = limit, size
-        self._values: dict[int, Value] = {}
+    The one made first goes first when all together have more than `limit`, but never the last.
+    """
+
+    def __init__(self, limit: int, size: Callable[[Value], int], make: Callable[[int], Value]):
+        super().__init__()
+        self._limit, self._size, self._make = limit, size, make
         self._total = 0
-        self.get = self._values.get
-        """The value of a number, None where it is not kept. The dictionary's own method: it is called for every row."""
 
-    def put(self, number: int, value: Value) -> Value:
-        """Keeps a value and gives it back."""
-        self.drop(number)
-        self._values[number] = value
+    def __missing__(self, number: int) -> Value:
+        value = self[number] = self._make(number)
         self._total += self._size(value)
-        while self._total > self._limit and len(self._values) > 1:
-            self.drop(next(iter(self._values)))
+        while self._total > self._limit and len(self) > 1:
+            self.drop(next(iter(self)))
         return value
 
     def drop(self, number: int) -> None:
         """Forgets a value; a map on a file is given up once no one else uses it."""
-        if number in self._values:
-            self._total -= self._size(self._values.pop(number))
+        if number in self:
+            self._total -= self._size(self.pop(number))

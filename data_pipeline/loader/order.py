@@ -13,7 +13,7 @@ from data_pipeline.order.cuts import CutOrder, EpochOrder
 from data_pipeline.order.permutation import Int64
 from data_pipeline.order.phases import Phases, Stretch
 
-Part = tuple[int, int, list[int], list[int]]
+Part = tuple[int, int, Sequence[int], list[int]]
 """(source, epoch, places, rows): the samples of a block that come from one epoch of one source, by place in the block.
 
 A plain tuple, since every batch has one or more.
@@ -42,7 +42,8 @@ class Samples(NamedTuple):
         blocks: list[list[Part]] = [[] for _ in range(0, len(order), size)]
         numbers, sources, epochs = (first // size).tolist(), self.source[first].tolist(), self.epoch[first].tolist()
         for block, source, epoch, begin, end in zip(numbers, sources, epochs, edges[:-1], edges[1:], strict=True):
-            blocks[block].append((source, epoch, places[begin:end], rows[begin:end]))
+            whole = end - begin == size
+            blocks[block].append((source, epoch, range(size) if whole else places[begin:end], rows[begin:end]))
         return blocks
 
     def groups(self) -> Iterator[tuple[int, int, Int64]]:

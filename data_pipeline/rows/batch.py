@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,6 @@ class Buffer:
         self.isolate_documents = isolate_documents
         self.block = allocate((rows, sequence_length + 1))
         """Tokens, one more a row than it has inputs."""
-        self.flat = self.block.reshape(-1)
         self._tokens, self._next = self.block[:, :-1], self.block[:, 1:]
         self._allocate = allocate
         self._labels: Int64 | None = None
@@ -72,6 +71,15 @@ class Buffer:
         self._starts: list[Int64] = []
         self._ignored: list[tuple[Int64, NDArray[np.bool_] | None]] = []
         self._padded: list[tuple[int, int]] = []
+
+    def fill(self, rows: Sequence[int], tokens: NDArray[Any]) -> None:
+        """The tokens [n * (sequence_length + 1)] of these n rows, one row behind the other."""
+        found = tokens.reshape(-1, self.block.shape[1])
+        if isinstance(rows, range):
+            # Neighbours: without an index for each row the copy takes half as long.
+            self.block[rows.start : rows.stop] = found
+        else:
+            self.block[rows] = found
 
     def begin_documents(self, places: Int64) -> None:
         """Documents (or padding) begin at these places of the flat block: each row * (sequence_length + 1) + column."""

@@ -41,14 +41,14 @@ class ConcatRows:
 
     def pieces(self, epoch: int, rows: Sequence[int]) -> list[Piece]:
         """The tokens of rows: one piece each, but two where a row goes over the end of the split."""
-        shift, width, tokens = self.shift(epoch), self._length + 1, self._dataset.tokens
-        found = [(number, 0, row * self._length + shift, width) for number, row in enumerate(rows)]
-        over = (self.rows - 1) * self._length + shift + width - tokens
+        length, shift, width = self._length, self.shift(epoch), self._length + 1
+        found = [(number, 0, row * length + shift, width) for number, row in enumerate(rows)]
+        over = (self.rows - 1) * length + shift + width - self._dataset.tokens
         if over > 0:
             # Only the last row of an epoch can go over the end.
-            for number in (number for number, row in enumerate(rows) if row == self.rows - 1):
-                found[number] = (number, 0, tokens - width + over, width - over)
-                found.append((number, width - over, 0, over))
+            for number in reversed([number for number, row in enumerate(rows) if row == self.rows - 1]):
+                found[number] = (number, 0, self._dataset.tokens - width + over, width - over)
+                found.insert(number + 1, (number, width - over, 0, over))
         return found
 
     def shift(self, epoch: int) -> int:

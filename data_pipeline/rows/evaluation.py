@@ -8,7 +8,7 @@ import numpy as np
 
 from data_pipeline.format.dataset import TokenDataset
 from data_pipeline.rows.batch import Batch, Buffer
-from data_pipeline.rows.pieces import boundaries, fill_pieces, pad
+from data_pipeline.rows.pieces import boundaries, fill_pieces
 
 
 class EvaluationRows:
@@ -34,8 +34,7 @@ class EvaluationRows:
         pieces = [(i, 0, start, min(width, self.dataset.tokens - start)) for i, start in enumerate(starts)]
         every = range(max(len(starts), size))
         out = Buffer(len(every), self.sequence_length, self.isolate_documents)
-        fill_pieces(self.dataset, pieces, every, out)
-        padding = pad(pieces, every, out, self.dataset.manifest.eod_id)
+        padding = fill_pieces(self.dataset, pieces, every, out, pads=True)
         if self.isolate_documents:
             found = boundaries(self.dataset, pieces, every, width, inner=True)
             out.begin_documents(np.append(found, np.asarray(padding, np.int64)))

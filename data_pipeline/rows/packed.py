@@ -46,14 +46,14 @@ class PackedRows:
         self.rows_per_shard: Int64 = np.asarray(self.summary.rows, np.int64)
         self._row_starts: list[int] = [0, *np.cumsum(self.rows_per_shard).tolist()]
         self.rows = self._row_starts[-1]
-        self._packs: Recent[Packed] = Recent(_PIECES, lambda packed: len(packed.starts))
+        self._packs: Recent[Packed] = Recent(_PIECES, lambda packed: len(packed.starts), self._open)
 
     def pieces(self, epoch: int, rows: Sequence[int]) -> list[Piece]:
         """The documents of rows, which are the same in each epoch."""
         found: list[Piece] = []
         for number, row in enumerate(rows):
             shard = bisect_right(self._row_starts, row) - 1
-            packed = self._packs.get(shard) or self._open(shard)
+            packed = self._packs[shard]
             first, last = packed.firsts[row - self._row_starts[shard] :][:2].tolist()
             base, column = self._dataset.shard_starts_list[shard], 0
             for start, length in zip(
@@ -68,8 +68,7 @@ class PackedRows:
         path = _place(self._dataset, f"{self._dataset.shards[shard].name}.{ending}")
         if not path.exists():
             path = self._dataset.files.path(shard, ending)
-        packed = read_pack(path, self._dataset.shards[shard].len_xxh3_128, self._length)
-        return self._packs.put(shard, packed)
+        return read_pack(path, self._dataset.shards[shard].len_xxh3_128, self._length)
 
 
 def pack(

@@ -21,7 +21,7 @@ from data_pipeline.rows.concat import ConcatRows
 from data_pipeline.rows.fill_in_the_middle import FillInTheMiddle
 from data_pipeline.rows.loss import ALL, NONE, before_token, read_train_on
 from data_pipeline.rows.packed import PackedRows
-from data_pipeline.rows.pieces import Piece, boundaries, fill_pieces, pad, part
+from data_pipeline.rows.pieces import Piece, boundaries, fill_pieces, part
 
 Packing = Literal["concat", "best_fit", "bos_fit"]
 
@@ -117,8 +117,7 @@ class RowReader:
         """Reads the rows with these numbers into the rows `places` [n] of a buffer."""
         options, eod_id = self.options, self.dataset.manifest.eod_id
         pieces = self.pieces(epoch, rows)
-        fill_pieces(self.dataset, pieces, places, out)
-        padding = pad(pieces, places, out, eod_id) if self._rows.pads else []
+        padding = fill_pieces(self.dataset, pieces, places, out, self._rows.pads)
         if options.train_on == NONE:
             out.ignore(places)
         middle = options.fill_in_the_middle

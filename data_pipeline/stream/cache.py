@@ -61,6 +61,9 @@ class CachedFiles:
         self._digest = manifest.digest[:32]
         self._room = Room(options.folder, options.limit_bytes)
         self._quarantine = None if options.quarantine is None else Quarantine(options.quarantine, manifest, split)
+        known = self._quarantine.reasons if self._quarantine else {}
+        self.out = {number for number, shard in enumerate(self._shards) if shard.name in known}
+        """See `ShardFiles`."""
         self._trusted: set[str] = set()
         self._given: set[int] = set()
         self._asked: tuple[list[int], int] | None = None
@@ -76,7 +79,7 @@ class CachedFiles:
         """See `ShardFiles`. Waits until the file is here and right; raises `Quarantined` for a shard that is out."""
         shard = self._shards[shard_number]
         covered = ending in ("bin", "xxh")
-        if covered and self.is_out(shard_number):
+        if covered and shard_number in self.out:
             raise Quarantined("is out of this run, since its bytes in the store are damaged", self._url(shard))
         self._use(shard_number)
         if ending not in shard.file_hashes() and (made := self.place(f"{self._split}/{shard.name}.{ending}")).exists():
@@ -89,6 +92,7 @@ class CachedFiles:
             if self._quarantine is None or not covered:
                 raise
             self._quarantine.add(shard, str(error))
+            self.out.add(shard_number)
             raise Quarantined(f"is out of this run from now on ({error})", self._url(shard)) from None
         os.utime(path)
         return path
@@ -138,10 +142,6 @@ class CachedFiles:
     def sizes(self) -> Mapping[str, int] | None:
         """See `ShardFiles`."""
         return self._store.sizes(self._split)
-
-    def is_out(self, shard_number: int) -> bool:
-        """See `ShardFiles`."""
-        return self._quarantine is not None and self._quarantine.is_out(self._shards[shard_number])
 
     def close(self) -> None:
         """Stops fetching ahead, and no longer holds files for this process."""

@@ -35,10 +35,6 @@ class Quarantine:
             except (ValueError, KeyError, TypeError) as error:
                 raise DataError(f"is not a record of a damaged shard ({error}); delete it", path) from None
 
-    def is_out(self, shard: Shard) -> bool:
-        """Whether the run goes without this shard."""
-        return shard.name in self.reasons
-
     def add(self, shard: Shard, reason: str) -> None:
         """Takes a shard out, for this process at once and for all others at the next start."""
         self.reasons[shard.name] = reason

@@ -309,15 +309,19 @@ def test_a_shard_has_its_names_only_when_it_is_whole(tmp_path):
 
 
 def test_what_was_used_last_is_kept_up_to_a_size():
-    kept: Recent[list[int]] = Recent(10, len)
-    for number, size in enumerate((4, 4, 4)):
-        kept.put(number, [0] * size)
-    assert [kept.get(number) is None for number in range(3)] == [True, False, False]
-    kept.put(1, [0] * 2)
-    kept.put(3, [0] * 4)
-    assert [number for number in range(4) if kept.get(number)] == [1, 2, 3]
-    kept.put(4, [0] * 99)
-    assert [number for number in range(5) if kept.get(number)] == [4]
+    sizes = [4, 4, 4, 4, 99]
+    kept: Recent[list[int]] = Recent(10, len, lambda number: [number] * sizes[number])
+    assert [kept[number] for number in range(3)] == [[0] * 4, [1] * 4, [2] * 4]
+    assert list(kept) == [1, 2]
+    assert kept[1] is kept[1]
+    kept.drop(1)
+    kept.drop(1)
+    sizes[1] = 2
+    assert kept[1] == [1, 1]
+    assert kept[3] == [3] * 4
+    assert list(kept) == [2, 1, 3]
+    assert kept[4] == [4] * 99
+    assert list(kept) == [4]
 
 
 OPEN = """

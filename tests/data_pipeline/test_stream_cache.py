@@ -153,9 +153,9 @@ def test_skip_takes_a_damaged_shard_out_of_the_run(folder, tmp_path):
     expected = local.read(0, local.tokens).copy()
     expected[3000:6000] = 256
     ours = skipping(folder, tmp_path, flip={"shard-00001.bin": 99})
-    assert not any(map(ours.files.is_out, range(5)))
+    assert not ours.files.out
     assert np.array_equal(ours.read(0, ours.tokens), expected)
-    assert [ours.files.is_out(shard) for shard in range(5)] == [False, True, False, False, False]
+    assert ours.files.out == {1}
     # Documents stay where they are: rows keep their numbers.
     assert np.array_equal(ours.boundaries(0, ours.tokens), local.boundaries(0, local.tokens))
     (record,) = (tmp_path / "run/quarantine").iterdir()
@@ -167,11 +167,11 @@ def test_skip_takes_a_damaged_shard_out_of_the_run(folder, tmp_path):
 def test_a_shard_once_out_stays_out_for_every_rank_of_the_next_start(folder, tmp_path):
     skipping(folder, tmp_path, flip={"shard-00003.bin": 99}).shard_tokens(3)
     healed = skipping(folder, tmp_path, log=str(tmp_path / "log"))
-    assert healed.files.is_out(3)
+    assert healed.files.out == {3}
     assert (healed.shard_tokens(3) == 256).all()
     assert set(reads(tmp_path / "log")) == {("manifest.json", "0")}
     build_set(tmp_path / "other", 5, seed=1)
-    assert not skipping(tmp_path / "other", tmp_path).files.is_out(3)
+    assert not skipping(tmp_path / "other", tmp_path).files.out
 
 
 def test_skip_does_not_cover_failures_of_the_store_or_of_lengths(folder, tmp_path):

@@ -32,19 +32,21 @@ class Packed(NamedTuple):
 
 def pack_best_fit(documents: Int64, sequence_length: int) -> Packed:
     """Rows for the documents of a shard, given by their lengths [documents] with EOD."""
-    wholes = (documents - 1) // sequence_length * (documents > sequence_length)
-    begins = np.cumsum(documents) - documents
-    rest = documents - wholes * sequence_length
+    long = np.flatnonzero(documents > sequence_length)
+    wholes = (documents[long] - 1) // sequence_length
+    starts, lengths = np.cumsum(documents) - documents, documents.copy()
+    turn = np.arange(wholes.sum()) - np.repeat(np.cumsum(wholes) - wholes, wholes)
+    cut = np.repeat(starts[long], wholes) + turn * sequence_length
+    starts[long] += wholes * sequence_length
+    lengths[long] -= wholes * sequence_length
     # A single token that is left of a cut document is the last label of the row before.
-    kept = np.flatnonzero((rest > 1) | (wholes == 0))
-    rows, count = best_fit(rest[kept], sequence_length + 1)
-    cut = np.repeat(np.arange(len(documents)), wholes)
-    turn = np.arange(len(cut)) - np.repeat(np.cumsum(wholes) - wholes, wholes)
-    return in_rows(
-        np.concatenate([np.arange(len(cut)), rows + len(cut)]),
-        len(cut) + count,
-        np.concatenate([begins[cut] + turn * sequence_length, (begins + wholes * sequence_length)[kept]]),
-        np.concatenate([np.full(len(cut), sequence_length + 1), rest[kept]]),
+    nothing = long[lengths[long] == 1]
+    starts, lengths = np.delete(starts, nothing), np.delete(lengths, nothing)
+    packed = in_rows(*best_fit(lengths, sequence_length + 1), starts, lengths)
+    return Packed(
+        np.concatenate([np.arange(len(cut)), packed.firsts + len(cut)]),
+        np.concatenate([cut, packed.starts]),
+        np.concatenate([np.full(len(cut), sequence_length + 1), packed.lengths]),
     )
 
 
@@ -59,8 +61,7 @@ def best_fit(lengths: Int64, capacity: int) -> tuple[Int64, int]:
     """Best-fit decreasing: the row [pieces] of each piece, and the number of rows. No length is over the capacity."""
     free = _Free(capacity)
     rooms, ranges, keep = free.rooms, free.ranges, free.keep
-    firsts: list[int] = []
-    sizes: list[int] = []
+    placed: list[int] = []
     opened = 0
     counts = np.bincount(lengths, minlength=1)
     longest_first = np.flatnonzero(counts)[::-1]
@@ -80,20 +81,18 @@ def best_fit(lengths: Int64, capacity: int) -> tuple[Int64, int]:
             each = room // length
             full = size if each * size <= left else left // each
             if full:
-                firsts += [first] * each
-                sizes += [full] * each
+                placed += first, full, each
                 left -= full * each
                 if rest := room - each * length:
                     keep(rest, first, full)
             if full < size:
-                firsts += [first + full] * left
-                sizes += [1] * left
+                placed += first + full, 1, left
                 keep(room - left * length, first + full, 1)
                 if behind := size - full - 1:
                     keep(room, first + full + 1, behind)
                 left = 0
     found = np.empty(len(lengths), np.int64)
-    found[_order(capacity - lengths)] = _runs(firsts, sizes)
+    found[_order(capacity - lengths)] = _rows(placed)
     return found, opened
 
 
@@ -114,10 +113,11 @@ class _Free:
         ranges.append((first, size))
 
 
-def _runs(firsts: list[int], lengths: list[int]) -> Int64:
-    """firsts[0], firsts[0] + 1, ... so many numbers, then those from firsts[1] on, ..."""
-    sizes = np.asarray(lengths, np.int64)
-    steps = np.asarray(firsts, np.int64) - (np.cumsum(sizes) - sizes)
+def _rows(placed: list[int]) -> Int64:
+    """The rows of pieces from (first row, rows, times), ...: the numbers of so many rows, so many times over."""
+    firsts, rows, times = np.asarray(placed, np.int64).reshape(-1, 3).T
+    sizes = np.repeat(rows, times)
+    steps = np.repeat(firsts, times) - (np.cumsum(sizes) - sizes)
     return np.arange(sizes.sum()) + np.repeat(steps, sizes)
 
 

@@ -63,7 +63,9 @@ def test_padding_is_below_a_tenth_of_a_percent(seed):
 
 
 def test_the_last_token_of_a_cut_document_needs_no_row_of_its_own():
-    assert pack_best_fit(np.array([33, 65, 1]), 32).lengths.tolist() == [33, 33, 33, 1]
+    documents = np.array([33, 65, 1])
+    assert pack_best_fit(documents, 32).lengths.tolist() == [33, 33, 33, 1]
+    assert documents.tolist() == [33, 65, 1]
 
 
 def labelled(folder: Path, lengths: list[int], shard_tokens: int = 400) -> TokenDataset:

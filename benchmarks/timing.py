@@ -12,11 +12,13 @@ def alternate(
     rounds: int,
     warmup: int = 2,
     clock: Callable[[], float] = time.perf_counter,
+    before: Callable[[], object] = lambda: None,
 ) -> dict[str, list[float]]:
     """Seconds of each contender in each round.
 
     steps: name -> the work of one round; every round runs all of them once, in an order that rotates.
     clock: time.process_time for the seconds of the CPU, which other work on the machine does not lengthen.
+    before: done before each work, and not timed.
     """
     names = list(steps)
     for name in names:
@@ -26,6 +28,7 @@ def alternate(
     for number in range(rounds):
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
+            before()
             start = clock()
             steps[name]()
             seconds[name].append(clock() - start)

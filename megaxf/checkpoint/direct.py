@@ -11,6 +11,7 @@ import fcntl
 import mmap
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -28,8 +29,7 @@ class DirectFile:
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "wb", buffering=0, opener=_open)  # noqa: SIM115
-        # Direct writes want memory that begins at a page.
-        self._buffers = [memoryview(mmap.mmap(-1, BUFFER_BYTES)) for _ in range(2)]
+        self._buffers = [_memory(BUFFER_BYTES) for _ in range(2)]
         self._filled = 0
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="direct-file")
         self._on_its_way: Future[None] | None = None
@@ -86,6 +86,16 @@ class DirectFile:
         flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
         fcntl.fcntl(self._file, fcntl.F_SETFL, flags & ~DIRECT)
         return bool(flags & DIRECT)
+
+
+def _memory(size: int) -> memoryview:
+    """Memory that begins at a page, as direct writes want it, and has large pages: a disk is asked for few long runs of
+    memory instead of many of 4096 bytes, and they are there at once.
+    """
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(AttributeError, OSError):  # not every system has them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)
 
 
 def _open(path: str, flags: int) -> int:

@@ -17,7 +17,7 @@ from megaxf.checkpoint.files import Entry, Place
 from megaxf.checkpoint.finding import name_of, step_of
 from megaxf.checkpoint.manifest import check_contents, check_sizes
 from megaxf.checkpoint.ranks import on_first, together
-from megaxf.checkpoint.staging import HostBuffers, State, has_moments, own_pieces, refuse_not_finite
+from megaxf.checkpoint.staging import HostBuffers, State, finite, has_moments, own_pieces
 from megaxf.checkpoint.tensors import CONTENTS, BoxWriter, Stored, write_contents
 from megaxf.checkpoint.weights import CONFIG, STATE, TENSORS, TOKENIZER
 from megaxf.parallel.boxes import Piece
@@ -78,10 +78,10 @@ def saving(
 
     buffers: where a copy of the state is made for that; None writes from the engine itself, which has to wait.
     """
-    pieces: Callable[[], Iterable[Piece]] = lambda: own_pieces(engine)  # noqa: E731
-    together(mesh, lambda: refuse_not_finite(pieces()))
+    pieces: Callable[[], Iterable[Piece]] = lambda: finite(own_pieces(engine))  # noqa: E731
     if buffers is not None:
-        copies = buffers.copy(pieces())
+        copies: list[Piece] = []
+        together(mesh, lambda: copies.extend(buffers.copy(pieces())))
         pieces = lambda: copies  # noqa: E731
     shapes, moments, counters = engine.state_shapes(), has_moments(engine), engine.counters()
     state = _state_text(step, counters, shapes, extra)
@@ -115,10 +115,9 @@ def save_weights(
 
     def put(working: Place) -> tuple[list[Stored], Entries]:
         with BoxWriter(working / TENSORS, 0) as writer:
-            for name, shape in shapes.items():
-                piece = Piece(name, "master", (0,) * len(shape), read(name).float())
-                refuse_not_finite([piece])
-                writer.put(piece.key, shape, piece.offsets, piece.values)
+            pieces = (Piece(name, "master", (0,) * len(shape), read(name).float()) for name, shape in shapes.items())
+            for piece in finite(pieces):
+                writer.put(piece.key, shapes[piece.name], piece.offsets, piece.values)
         return writer.stored, writer.entries()
 
     state = _state_text(0, {"optimizer_step": 0}, shapes, extra)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Protocol
 
 import torch
@@ -69,15 +70,19 @@ class HostBuffers:
         return copies
 
 
-def refuse_not_finite(pieces: Iterable[Piece]) -> None:
-    """Raises CheckpointError where a number is not finite, naming the tensors."""
-    faults = [f"{piece.name} ({piece.part})" for piece in pieces if not _is_finite(piece.values)]
-    if faults:
-        more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
-        raise CheckpointError(
-            f"these are not finite: {', '.join(faults[:3])}{more}; "
-            "training has diverged: continue from an earlier checkpoint with a lower learning rate"
-        )
+def finite(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The pieces in turn. Raises CheckpointError at one with a number that is not finite, naming others that follow."""
+    left = iter(pieces)
+    for piece in left:
+        if not _is_finite(piece.values):
+            others = (one for one in left if not _is_finite(one.values))
+            names = [f"{fault.name} ({fault.part})" for fault in chain([piece], others)]
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise CheckpointError(
+                f"these are not finite: {', '.join(names[:3])}{more}; "
+                "training has diverged: continue from an earlier checkpoint with a lower learning rate"
+            )
+        yield piece
 
 
 def _is_finite(values: torch.Tensor) -> bool:

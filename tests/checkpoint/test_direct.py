@@ -74,6 +74,15 @@ def test_where_a_disk_takes_no_writes_of_that_size(tmp_path, monkeypatch):
     assert (tmp_path / "file").read_bytes() == content(3210)
 
 
+@pytest.mark.parametrize("advice", [None, -1])
+def test_where_a_system_has_no_large_pages(tmp_path, monkeypatch, advice):
+    monkeypatch.delattr("mmap.MADV_HUGEPAGE")
+    if advice:
+        monkeypatch.setattr("mmap.MADV_HUGEPAGE", advice, raising=False)
+    write(tmp_path / "file", content(3 * BUFFER + 1), BUFFER)
+    assert (tmp_path / "file").read_bytes() == content(3 * BUFFER + 1)
+
+
 def test_a_full_disk_is_told_by_name():
     refused = pytest.raises(CheckpointError, match="/dev/full cannot be written: No space left on device")
     with refused, files.writing(Path("/dev/full")) as stream:

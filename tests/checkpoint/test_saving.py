@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 import textwrap
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from megaxf.checkpoint import CheckpointError, find_latest, load, read_config, read_weights, save
+from megaxf.checkpoint import CheckpointError, HostBuffers, find_latest, load, read_config, read_weights, save, saving
 
 
 def names(folder):
@@ -112,6 +113,24 @@ def test_weights_that_are_not_finite_are_refused(tmp_path, holder, mesh, value):
     with pytest.raises(CheckpointError, match=r"not finite: model.norm.weight \(master\)"):
         save(tmp_path, 6, engine, {}, mesh, keep_last=1)
     assert names(tmp_path) == ["step-00000005"]
+
+
+def test_all_weights_that_are_not_finite_are_counted(tmp_path, holder, mesh):
+    engine = holder()
+    faulty = list(engine.pieces())[1:6]
+    for piece in faulty:
+        piece.values[0] = math.nan
+    said = ", ".join(f"{piece.name} ({piece.part})" for piece in faulty[:3]) + " and 2 more; training has diverged"
+    with pytest.raises(CheckpointError, match=re.escape(f"not finite: {said}")):
+        save(tmp_path, 6, engine, {}, mesh)
+
+
+def test_weights_that_are_not_finite_are_refused_before_training_goes_on(tmp_path, holder, mesh):
+    engine = holder()
+    engine.tensors["model.norm.weight"]["master"][3] = math.nan
+    with pytest.raises(CheckpointError, match=r"not finite: model.norm.weight \(master\)"):
+        next(saving(tmp_path, 6, engine, {}, mesh, HostBuffers()))
+    assert names(tmp_path) == []
 
 
 def test_space_is_checked_before(tmp_path, holder, mesh, monkeypatch):

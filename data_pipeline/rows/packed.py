@@ -15,7 +15,6 @@ import numpy as np
 from data_pipeline.errors import DataError
 from data_pipeline.format.dataset import Int64, TokenDataset
 from data_pipeline.format.recent import Recent
-from data_pipeline.rows.best_fit import Packed
 from data_pipeline.rows.pack_index import (
     PackJob,
     Summary,
@@ -29,6 +28,9 @@ from data_pipeline.rows.pieces import Piece
 
 _PIECES = 1 << 25
 """Pieces of the indices that are mapped at a time: 400 MB of files."""
+
+_Views = tuple[memoryview, memoryview, memoryview]
+"""The arrays of a `Packed`: a memoryview gives a few numbers in half the time that an array takes."""
 
 Mapper = Callable[[Callable[[PackJob], list[int]], Iterable[PackJob]], Iterable[list[int]]]
 """`map`, or that of a pool of processes."""
@@ -46,29 +48,29 @@ class PackedRows:
         self.rows_per_shard: Int64 = np.asarray(self.summary.rows, np.int64)
         self._row_starts: list[int] = [0, *np.cumsum(self.rows_per_shard).tolist()]
         self.rows = self._row_starts[-1]
-        self._packs: Recent[Packed] = Recent(_PIECES, lambda packed: len(packed.starts), self._open)
+        self._packs: Recent[_Views] = Recent(_PIECES, lambda packed: len(packed[1]), self._open)
 
     def pieces(self, epoch: int, rows: Sequence[int]) -> list[Piece]:
         """The documents of rows, which are the same in each epoch."""
         found: list[Piece] = []
         for number, row in enumerate(rows):
             shard = bisect_right(self._row_starts, row) - 1
-            packed = self._packs[shard]
-            first, last = packed.firsts[row - self._row_starts[shard] :][:2].tolist()
+            firsts, starts, lengths = self._packs[shard]
+            place = row - self._row_starts[shard]
+            chosen = slice(firsts[place], firsts[place + 1])
             base, column = self._dataset.shard_starts_list[shard], 0
-            for start, length in zip(
-                packed.starts[first:last].tolist(), packed.lengths[first:last].tolist(), strict=True
-            ):
+            for start, length in zip(starts[chosen], lengths[chosen], strict=True):
                 found.append((number, column, base + start, length))
                 column += length
         return found
 
-    def _open(self, shard: int) -> Packed:
+    def _open(self, shard: int) -> _Views:
         ending = file_ending(self._packing, self._length)
         path = _place(self._dataset, f"{self._dataset.shards[shard].name}.{ending}")
         if not path.exists():
             path = self._dataset.files.path(shard, ending)
-        return read_pack(path, self._dataset.shards[shard].len_xxh3_128, self._length)
+        packed = read_pack(path, self._dataset.shards[shard].len_xxh3_128, self._length)
+        return packed.firsts.data, packed.starts.data, packed.lengths.data
 
 
 def pack(

@@ -1,5 +1,6 @@
 """A data set behind the S3 protocol on loopback, read by two ranks of a node through one bounded cache."""
 
+import json
 import multiprocessing
 import time
 
@@ -11,6 +12,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.format.dataset import open_dataset
 from data_pipeline.stream.options import CacheOptions
 from data_pipeline.stream.store import DamageError
+from launch.megaxf import main
 from tests.data_pipeline.faulty_store import QUICK, build_set, in_cache
 
 SHARDS, SHARD_TOKENS = 6, 700_000
@@ -97,3 +99,21 @@ def test_missing_credentials_are_said_at_once(endpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it was asked again"))
     with pytest.raises(DataError, match=r"may not be read \(NoCredentialsError"):
         open_dataset("s3://tokens/private", "train", options(tmp_path / "cache", endpoint))
+
+
+def test_inspect_and_verify_of_a_set_in_s3(endpoint, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    build_set(tmp_path / "set", 3, 3000)
+    store = put(tmp_path / "set", endpoint)
+    assert main(["data", "inspect", "s3://tokens/web", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert main(["data", "inspect", str(tmp_path / "set"), "--json"]) == 0
+    local = json.loads(capsys.readouterr().out)
+    assert said["splits"] == local["splits"]
+    assert main(["data", "verify", "s3://tokens/web"]) == 0
+    assert "every hash agrees" in capsys.readouterr().out
+    data = bytearray(store.cat_file("tokens/web/train/shard-00001.bin"))
+    data[5] ^= 1
+    store.pipe_file("tokens/web/train/shard-00001.bin", bytes(data))
+    assert main(["data", "verify", "s3://tokens/web"]) == 2
+    assert "s3://tokens/web/train/shard-00001.bin: MiB 0 (bytes 0 to" in capsys.readouterr().err

@@ -92,11 +92,12 @@ def run(arguments: list[str], output: Path) -> tuple[float, float]:
 def measure(contenders: dict[str, tuple[Path, float]], processes: int, rounds: int, scratch: Path, peers: str) -> None:
     """Prints a line for each contender; contenders: name -> its corpus and the MB of text in it."""
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
-    for _ in range(rounds):
+    for number in range(1, rounds + 1):
         for name, (corpus, _) in contenders.items():
             output = scratch / "output"
             arguments = command(name, corpus, scratch / "tokenizer", output, processes, peers)
             seconds[name].append(run(arguments, output))
+            print(f"round {number} of {rounds}, {name}: {seconds[name][-1][0]:.1f} s", file=sys.stderr)
     rates = {}
     for name, (_, size) in contenders.items():
         wall, cpu = (statistics.median(taken) for taken in zip(*seconds[name], strict=True))

@@ -34,6 +34,10 @@ def load(
         whole = weights[name]
         share = whole if cuts is None or axis is None else cuts[name].take(whole, axis)
         _set(module, key, share.to(device, dtype, copy=True, memory_format=torch.contiguous_format))
+    if cuts is None:
+        for module in model.modules():
+            if hasattr(module, "join"):
+                module.join()
     return model.eval()
 
 

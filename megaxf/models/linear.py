@@ -45,9 +45,27 @@ class Linear(nn.Linear):
         """[..., in] -> [..., out]"""
         return product(x, self.weight, self.bias)
 
+    joined: tuple[torch.Tensor, torch.Tensor | None] | None = None
+    """Weight and bias of this map and of others in one, see `join`."""
+
     def beside(self, x: torch.Tensor, *others: Linear) -> list[torch.Tensor]:
         """This map and others of the same input, in one go: what they share is done once."""
-        return [linear(x) for linear in (self, *others)]
+        maps = (self, *others)
+        if self.joined is None:
+            return [linear(x) for linear in maps]
+        return list(product(x, *self.joined).split([linear.out_features for linear in maps], dim=-1))
+
+
+def join(*maps: Linear) -> None:
+    """Hold the weights of maps of the same input in one tensor, of which each keeps its rows; for inference only.
+
+    `beside` of the first, with the others, is one product then: with few rows, to start one takes long.
+    """
+    weight = torch.cat([linear.weight.detach() for linear in maps])
+    biases = [linear.bias.detach() for linear in maps if linear.bias is not None]
+    for linear, rows in zip(maps, weight.split([linear.out_features for linear in maps]), strict=True):
+        linear.weight = nn.Parameter(rows, requires_grad=False)
+    maps[0].joined = weight, torch.cat(biases) if biases else None
 
 
 class Embedding(nn.Embedding):

@@ -12,7 +12,7 @@ from torch import nn
 
 from megaxf.models.decoder import Decoder, Layer, Options, SelfAttention, Shared, keep_nothing
 from megaxf.models.dropout import Dropout
-from megaxf.models.linear import Embedding, Linear
+from megaxf.models.linear import Embedding, Linear, join
 from megaxf.models.llama_config import Config
 from megaxf.models.norm import RMSNorm
 from megaxf.models.rope import Rope, rotate
@@ -56,6 +56,10 @@ class Attention(SelfAttention):
             self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps, dtype)
         self.qk_norm = config.qk_norm
 
+    def join(self) -> None:
+        """One product for queries, keys and values; for inference."""
+        join(self.q_proj, self.k_proj, self.v_proj)
+
     def forward(self, x: torch.Tensor, shared: Shared) -> torch.Tensor:
         """[batch, seq, hidden] -> [batch, seq, hidden]"""
         q, k, v = (y.unflatten(-1, (-1, self.head_dim)) for y in self.q_proj.beside(x, self.k_proj, self.v_proj))
@@ -74,6 +78,10 @@ class MLP(nn.Module):
         self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False, dtype=dtype)
         self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False, dtype=dtype)
         self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=False, dtype=dtype)
+
+    def join(self) -> None:
+        """One product for both maps of the input; for inference."""
+        join(self.gate_proj, self.up_proj)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[batch, seq, hidden] -> [batch, seq, hidden]"""

@@ -5,8 +5,9 @@
     python benchmarks/convert.py --layers 2 --to gguf --dtype q8_0
 
 Memory does not depend on the number of layers: at most a piece of a tensor is held. A checkpoint with tensors of one
-value each is written first. Each conversion and each copy has a process of its own, in turn; the best of each counts.
-Seconds of the CPU are printed beside the clock's, which other work on the machine lengthens.
+value each is written first. Each conversion and each copy has a process of its own, in turn, and reads from the disk,
+as of files that are larger than the memory; the best of each counts. Seconds of the CPU are printed beside the clock's,
+which other work on the machine lengthens.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -78,15 +79,24 @@ def copy(source: Path, out: Path) -> None:
             os.fsync(file.fileno())
 
 
-def apart(work: Callable[[], object], rounds: int, out: Path) -> Cost:
-    """The best of some runs, each in a process of its own."""
-    costs = []
+def in_turn(works: Mapping[str, Callable[[], object]], rounds: int, source: Path, out: Path) -> dict[str, Cost]:
+    """The best of some runs of each, every one in a process of its own, which finds the source on the disk only."""
+    costs: dict[str, list[Cost]] = {name: [] for name in works}
     for _ in range(rounds):
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            costs.append(pool.submit(measured, work).result())
-        shutil.rmtree(out, ignore_errors=True)
-        out.unlink(missing_ok=True)
-    return Cost(*(min(column) for column in zip(*costs, strict=True)))
+        for name, work in works.items():
+            forget(source)
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+                costs[name].append(pool.submit(measured, work).result())
+            shutil.rmtree(out, ignore_errors=True)
+            out.unlink(missing_ok=True)
+    return {name: Cost(*(min(column) for column in zip(*found, strict=True))) for name, found in costs.items()}
+
+
+def forget(folder: Path) -> None:
+    """Have the system keep nothing of the files in its memory, as of files that are larger than it."""
+    for path in folder.rglob("*.distcp"):
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def main() -> None:
@@ -106,16 +116,20 @@ def main() -> None:
         size = make_checkpoint(folder / "checkpoints", config)
         source = Path(resolve(folder / "checkpoints"))
         out = folder / "out"
-        converted = apart(partial(convert, source, out, arguments.to, arguments.dtype), arguments.rounds, out)
-        copied = apart(partial(copy, source, out), arguments.rounds, out)
+        works = {
+            "convert": partial(convert, source, out, arguments.to, arguments.dtype),
+            "copy": partial(copy, source, out),
+        }
+        costs = in_turn(works, arguments.rounds, source, out)
     print(
         f"{size / 1e9:.1f} GB of fp32 to {arguments.to} in {arguments.dtype}, torch {torch.get_num_threads()} threads"
     )
-    for name, cost in {"convert": converted, "copy": copied}.items():
+    for name, cost in costs.items():
         print(
             f"{name:>8}: {size / 1e9 / cost.seconds:6.2f} GB/s read, {cost.seconds:6.1f} s, "
             f"{cost.cpu_seconds:6.1f} s of the CPU, peak memory {cost.peak / 2**30:.2f} GiB"
         )
+    converted, copied = costs["convert"], costs["copy"]
     print(
         f"   ratio: {copied.seconds / converted.seconds:6.2f}, by seconds of the CPU "
         f"{copied.cpu_seconds / converted.cpu_seconds:.2f}"

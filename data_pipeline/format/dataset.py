@@ -92,8 +92,8 @@ class TokenDataset:
         self.document_starts: Int64 = _starts([shard.documents for shard in record.shards])
         self.dtype = np.dtype(manifest.dtype).newbyteorder("<")
         """Of the tokens as stored."""
-        self.views: Recent[memoryview] = Recent(_MAPS, lambda tokens: 1, self._map)
-        """All tokens of a shard, by its number: for rows, since slicing these takes half as long as slicing arrays."""
+        self.maps: Recent[NDArray[Any]] = Recent(_MAPS, lambda tokens: 1, self._map)
+        """All tokens of a shard by its number, see `shard_tokens`: rows are looked up without a call."""
         self._ends: Recent[Ends] = Recent(_ENDS, lambda found: len(found.ends), self._open_ends)
         self._origins: list[str] | None = None
 
@@ -151,7 +151,7 @@ class TokenDataset:
 
     def shard_tokens(self, shard: int) -> NDArray[Any]:
         """All tokens of a shard, a read-only view of the mapped file; of a shard that is out, EOD again and again."""
-        return np.asarray(self.views[shard])
+        return self.maps[shard]
 
     def need(self, shards: Sequence[int], now: int = 1) -> None:
         """Says which shards are read next, in this order, the first `now` of them together for one batch.
@@ -159,7 +159,7 @@ class TokenDataset:
         Lets go of maps of others where files come from a store: a dropped file keeps its disk space while it is mapped.
         """
         for shard in self.files.need(shards, now):
-            self.views.drop(shard)
+            self.maps.drop(shard)
 
     def tokenizer_folder(self) -> Path:
         """A folder on this machine with the files of the tokenizer."""
@@ -171,12 +171,13 @@ class TokenDataset:
         if found is not None:
             check_sizes(self.folder, self.manifest, self.split, found)
 
-    def _map(self, shard: int) -> memoryview:
+    def _map(self, shard: int) -> NDArray[Any]:
         try:
             path = self.files.path(shard, "bin")
         except Quarantined:
-            return np.broadcast_to(self.dtype.type(self.manifest.eod_id), self.shards[shard].tokens).data
-        return np.memmap(path, dtype=self.dtype, mode="r").data
+            return np.broadcast_to(self.dtype.type(self.manifest.eod_id), self.shards[shard].tokens)
+        # A plain array on the map: slicing it is twice as fast as slicing np.memmap.
+        return np.memmap(path, dtype=self.dtype, mode="r").view(np.ndarray)
 
     def document_ends(self, shard: int) -> Int64:
         """Global offset of the end of each document of a shard, summed when first asked for."""

@@ -72,14 +72,14 @@ class Buffer:
         self._ignored: list[tuple[Int64, NDArray[np.bool_] | None]] = []
         self._padded: list[tuple[int, int]] = []
 
-    def fill(self, rows: Sequence[int], tokens: NDArray[Any]) -> None:
-        """The tokens [n * (sequence_length + 1)] of these n rows, one row behind the other."""
-        found = tokens.reshape(-1, self.block.shape[1])
+    def fill(self, rows: Sequence[int], pieces: list[NDArray[Any]]) -> None:
+        """The tokens of these rows, in pieces that follow one another and make up whole rows."""
+        if not rows:
+            return
         if isinstance(rows, range):
-            # Neighbours: without an index for each row the copy takes half as long.
-            self.block[rows.start : rows.stop] = found
+            np.concatenate(pieces, out=self.block[rows.start : rows.stop].reshape(-1))
         else:
-            self.block[rows] = found
+            self.block[rows] = np.concatenate(pieces).reshape(-1, self.block.shape[1])
 
     def begin_documents(self, places: Int64) -> None:
         """Documents (or padding) begin at these places of the flat block: each row * (sequence_length + 1) + column."""

@@ -117,7 +117,7 @@ def test_maps_of_what_is_no_longer_needed_are_let_go(folder, tmp_path):
     ours.need([0, 1])
     kept = ours.shard_tokens(0)[:]
     ours.need([1, 2])
-    assert 0 not in ours.views
+    assert 0 not in ours.maps
     read_shards(ours, 1, 2)
     assert bins(tmp_path / "cache") == [1, 2]
     # Whoever still holds the map of a dropped file reads it undisturbed.

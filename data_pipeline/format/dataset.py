@@ -44,6 +44,8 @@ class Ends(NamedTuple):
 
     ends: Int64
     """[documents] from the start of the split."""
+    view: memoryview
+    """The same: a few at a time in half the time."""
     firsts: array[int]
     """Of each stretch of 2**bits tokens, and of the one behind the last: the first document that ends in it."""
     bits: int
@@ -183,23 +185,24 @@ class TokenDataset:
         """Global offset of the end of each document of a shard, summed when first asked for."""
         return self._ends[shard].ends
 
-    def ends_around(self, shard: int, start: int, stop: int) -> Int64:
+    def ends_around(self, shard: int, start: int, stop: int) -> list[int]:
         """The ends between start and stop, all of them in this shard, and a few before and behind.
 
         For every row of a batch: a binary search takes as long as the copy of the row, a look into a table does not.
         """
-        ends, firsts, bits, base = self._ends[shard]
-        return ends[firsts[start - base >> bits] : firsts[(stop - base >> bits) + 1]]
+        _, view, firsts, bits, base = self._ends[shard]
+        return view[firsts[start - base >> bits] : firsts[(stop - base >> bits) + 1]].tolist()
 
     def _open_ends(self, shard: int) -> Ends:
         path, tokens = self.files.path(shard, "len"), self.shards[shard].tokens
-        ends = np.cumsum(np.fromfile(path, dtype=LENGTH_DTYPE), dtype=np.int64)
+        ends: Int64 = np.cumsum(np.fromfile(path, dtype=LENGTH_DTYPE), dtype=np.int64)
         if int(ends[-1]) != tokens:
             raise DataError(f"adds up to {int(ends[-1])} tokens, the manifest says {tokens}", path)
         bits = (tokens // len(ends)).bit_length()
         firsts = np.searchsorted(ends, np.arange((tokens >> bits) + 2) << bits)
         base = self.shard_starts_list[shard]
-        return Ends(ends + base, array("q", firsts.tobytes()), bits, base)
+        ends += base
+        return Ends(ends, ends.data, array("q", firsts.tobytes()), bits, base)
 
     def _shard_at(self, start: int) -> int:
         return int(np.searchsorted(self.shard_starts, start, side="right")) - 1

@@ -66,8 +66,8 @@ class Buffer:
         self._positions = allocate(shape) if isolate_documents and numbers else None
         self._ids = allocate(shape) if isolate_documents and numbers else None
         self._columns = np.arange(rows * sequence_length)
-        # Where rows begin, the end of the last, and one more that is never given out.
-        self._row_bounds = np.arange(rows + 2) * sequence_length
+        # Where rows begin in the flat block, the end of the last, and one more that is never given out.
+        self._row_places = np.arange(rows + 2) * (sequence_length + 1)
         self._starts: list[Int64] = []
         self._ignored: list[tuple[Int64, NDArray[np.bool_] | None]] = []
         self._padded: list[tuple[int, int]] = []
@@ -116,12 +116,11 @@ class Buffer:
         """The first token of a document is no target of the one before. Returns the bounds of the batch."""
         assert self._labels is not None
         length = self._labels.shape[1]
-        places = np.concatenate(starts) if starts else np.empty(0, np.int64)
+        places = np.concatenate([*starts, self._row_places])
         # A place counts one column a row more than an input does. One in that last column falls on the next row's
         # first input, where a segment begins anyway.
-        inputs = places - places // (length + 1)
-        self._labels.reshape(-1)[inputs - 1] = IGNORE
-        bounds = np.concatenate([inputs, self._row_bounds])
+        bounds = places - places // (length + 1)
+        self._labels.reshape(-1)[bounds[: -len(self._row_places)] - 1] = IGNORE
         bounds.sort()
         return bounds[:-1][bounds[1:] != bounds[:-1]]
 

@@ -98,7 +98,7 @@ def boundaries(dataset: TokenDataset, pieces: Sequence[Piece], rows: Sequence[in
         if inner:
             shard, stop = bisect_right(starts, start) - 1, start + length
             alone = stop <= starts[shard + 1]
-            ends = dataset.ends_around(shard, start, stop) if alone else dataset.boundaries(start, stop)
+            ends = dataset.ends_around(shard, start, stop) if alone else dataset.boundaries(start, stop).tolist()
             shift = place - start
-            found += [end + shift for end in ends.tolist() if start < end < stop]
+            found += [end + shift for end in ends if start < end < stop]
     return np.array(found, np.int64)

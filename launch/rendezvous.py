@@ -121,7 +121,7 @@ def _agents_store(launch: Launch, timeout: timedelta) -> Store:
     # Where TORCH_DISABLE_SHARE_RDZV_TCP_STORE is set, its agents give every start a port, and rank 0 listens there.
     listen = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = TCPStore(str(launch.address), int(launch.port or 0), launch.world_size, listen, timeout, False)
-    return of_this_start(store, launch, connect_seconds())
+    return of_this_start(store, launch, min(connect_seconds(), timeout.total_seconds()))
 
 
 def _device(launch: Launch) -> torch.device:

@@ -19,6 +19,8 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import struct
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import PurePosixPath
@@ -30,7 +32,6 @@ from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _Storag
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
-from torch.distributed.checkpoint.utils import _create_file_view
 from torch.utils.serialization import config
 
 from megaxf.checkpoint import files
@@ -43,6 +44,8 @@ MASTER = "/master"
 """What follows a parameter's name in the key of its weights."""
 FILE_BYTES = 1 << 32
 """A file that has more is followed by another, so that many ranks can share the reading of what one has written."""
+NUMBERS, LOCAL_HEADER = "archive/data/0", 30
+"""In the zip file of a box: the name of its numbers, and the bytes of the header before that name."""
 BLOCK_BYTES = 1 << 26
 """What is on its way to a GPU at a time."""
 METADATA_CLASSES = {
@@ -192,12 +195,45 @@ def _slices(offsets: Sequence[int], sizes: Sequence[int]) -> tuple[slice, ...]:
 
 def _numbers(file: BinaryIO, place: _StorageInfo, size: int) -> int:
     """Where in the file the numbers of a saved box begin, `size` bytes as they are in memory; raises RuntimeError."""
-    archive: Any = torch._C.PyTorchFileReader(_create_file_view(file, place.offset, place.length))  # type: ignore[arg-type, call-overload]
-    found = archive.get_record_size("data/0")
-    if found != size:
-        raise RuntimeError(f"{found} bytes where {size} were saved")
-    begin: int = place.offset + archive.get_record_offset("data/0")
-    return begin
+    try:
+        entry = zipfile.ZipFile(_Part(file, place)).getinfo(NUMBERS)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise RuntimeError(f"{error}; it should be an archive of torch.save") from None
+    if entry.file_size != size:
+        raise RuntimeError(f"{entry.file_size} bytes where {size} were saved")
+    begin: int = place.offset + entry.header_offset
+    file.seek(begin)
+    # Name and padding lie between the header and the numbers; the archive's directory does not know of the padding.
+    name, padding = struct.unpack_from("<HH", file.read(LOCAL_HEADER), 26)
+    return begin + LOCAL_HEADER + int(name) + int(padding)
+
+
+class _Part(io.RawIOBase):
+    """A part of a file, as a file to be read."""
+
+    def __init__(self, file: BinaryIO, place: _StorageInfo) -> None:
+        self._file, self._begin, self._size, self._at = file, place.offset, place.length, 0
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """As files do."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any, /) -> int:
+        """As files do."""
+        self._file.seek(self._begin + self._at)
+        found = self._file.read(max(0, min(len(buffer), self._size - self._at)))
+        buffer[: len(found)] = found
+        self._at += len(found)
+        return len(found)
 
 
 def _blocks(target: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:

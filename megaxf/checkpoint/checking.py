@@ -43,7 +43,7 @@ def find_faults(path: Place, threads: int, advance: Callable[[int], object]) -> 
             advance(there[name])
             return Fault(name, f"has {there[name]} bytes, {entry.size} were written")
         try:
-            found = describe(path / name, advance)
+            found = describe(path / name, advance, last=True)
         except CheckpointError as error:
             return Fault(name, str(error).removeprefix(f"{path / name} "))
         return None if found == entry else Fault(name, "is not what was written: its checksum differs")

@@ -1,6 +1,6 @@
-"""Files that are written past the system's cache of pages, a buffer on its way to the disk while the next is filled.
+"""Files past the system's cache of pages: written, a buffer on its way to the disk while the next is filled, and read.
 
-A checkpoint is read much later, if at all. Through the cache each of its bytes would be copied into a page that is
+A checkpoint is loaded much later, if at all. Through the cache each of its bytes would be copied into a page that is
 found, filled and given up for it, the pages of others would make way, and the disk would stand idle until fsync.
 """
 
@@ -10,8 +10,10 @@ import errno
 import fcntl
 import mmap
 import os
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 
@@ -50,7 +52,7 @@ class DirectFile:
     def flush(self) -> None:
         """Hand everything so far to the system. It ends in the middle of a page, so all that follows is ordinary."""
         self._wait()
-        self._be_ordinary()
+        _be_ordinary(self._file)
         self._put(self._buffers[0][: self._filled])
         self._filled = 0
 
@@ -78,14 +80,32 @@ class DirectFile:
             try:
                 view = view[self._file.write(view) :]
             except OSError as error:
-                if error.errno != errno.EINVAL or not self._be_ordinary():
+                if error.errno != errno.EINVAL or not _be_ordinary(self._file):
                     raise
 
-    def _be_ordinary(self) -> bool:
-        """Write through the system's cache from now on; false where that is so already."""
-        flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
-        fcntl.fcntl(self._file, fcntl.F_SETFL, flags & ~DIRECT)
-        return bool(flags & DIRECT)
+
+def read_blocks(path: Path) -> Iterator[memoryview]:
+    """The content of a file in blocks, from the disk where its file system knows direct reads; each until the next."""
+    with open(path, "rb", buffering=0, opener=_open) as file:
+        left, buffer = os.fstat(file.fileno()).st_size, _memory(BUFFER_BYTES)
+        while left > 0:
+            try:
+                count = file.readinto(buffer)
+            except OSError as error:
+                if error.errno != errno.EINVAL or not _be_ordinary(file):
+                    raise
+                continue
+            if not count:  # it was cut meanwhile
+                return
+            yield buffer[:count]
+            left -= count
+
+
+def _be_ordinary(file: FileIO) -> bool:
+    """Go through the system's cache from now on; false where that is so already."""
+    flags = fcntl.fcntl(file, fcntl.F_GETFL)
+    fcntl.fcntl(file, fcntl.F_SETFL, flags & ~DIRECT)
+    return bool(flags & DIRECT)
 
 
 def _memory(size: int) -> memoryview:

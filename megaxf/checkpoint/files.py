@@ -24,7 +24,7 @@ import xxhash
 from upath import UPath
 
 from data_pipeline import disk
-from megaxf.checkpoint.direct import DirectFile
+from megaxf.checkpoint.direct import DirectFile, read_blocks
 from megaxf.checkpoint.errors import CheckpointError, DamagedCheckpoint
 
 PIECE_BYTES = 1 << 19
@@ -138,6 +138,12 @@ def read_bytes(path: Place) -> bytes:
     """A whole file, as `reading` does."""
     with reading(path) as file:
         return file.read()
+
+
+def blocks_from_disk(path: Path) -> Iterator[memoryview]:
+    """What the disk has of a file, not the system's cache, in blocks that hold until the next; as `reading`."""
+    with _naming(path, "cannot be read"):
+        yield from read_blocks(path)
 
 
 def sync_folder(path: Place) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import xxhash
@@ -27,17 +28,25 @@ class Contents(NamedTuple):
     """When all of them were there."""
 
 
-def describe(path: Place, advance: Callable[[int], object] = lambda size: None) -> Entry:
-    """Size and checksum of a file, read in pieces, of whose sizes `advance` is told."""
+def describe(path: Place, advance: Callable[[int], object] = lambda size: None, *, last: bool = False) -> Entry:
+    """Size and checksum of a file, read in pieces, of whose sizes `advance` is told.
+
+    last: nobody reads it soon after, so it is read from the disk itself, and the system's cache is left to others.
+    """
     checksum = xxhash.xxh3_128()
     size = 0
+    for block in files.blocks_from_disk(path) if last and isinstance(path, Path) else _blocks(path):
+        checksum.update(block)
+        size += len(block)
+        advance(len(block))
+    return Entry(size, checksum.hexdigest())
+
+
+def _blocks(path: Place) -> Iterator[memoryview]:
     buffer = memoryview(bytearray(CHUNK))
     with files.reading(path) as file:
         while count := file.readinto(buffer):  # type: ignore[attr-defined]
-            checksum.update(buffer[:count])
-            size += count
-            advance(count)
-    return Entry(size, checksum.hexdigest())
+            yield buffer[:count]
 
 
 def write_manifest(folder: Place, entries: Mapping[str, Entry]) -> None:
@@ -107,10 +116,10 @@ def read_file(folder: Place, name: str) -> bytes:
     return files.read_bytes(folder / name)
 
 
-def check_contents(folder: Place, names: Iterable[str], entries: Mapping[str, Entry]) -> None:
-    """Compare files with their checksums. Raises DamagedCheckpoint naming the first that differs."""
+def check_contents(folder: Place, names: Iterable[str], entries: Mapping[str, Entry], *, last: bool = False) -> None:
+    """Compare files with their checksums, read as by `describe`. Raises DamagedCheckpoint naming one that differs."""
     for name in names:
         if name not in entries:
             raise DamagedCheckpoint(f"{folder / name} is missing")
-        if describe(folder / name) != entries[name]:
+        if describe(folder / name, last=last) != entries[name]:
             raise DamagedCheckpoint(f"{folder / name} is not what was written: its checksum differs")

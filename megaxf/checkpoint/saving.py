@@ -160,7 +160,7 @@ def _publishing(
             keeping.give_up(working)
         raise type(error)(f"{final} was not saved, earlier checkpoints are as they were: {error}") from error
     if keep_last is not None:
-        yield lambda: check_contents(final, own, own)
+        yield lambda: check_contents(final, own, own, last=True)
         yield lambda: keeping.rotate(final.parent, step_of(final) or 0, keep_last, keep_every) if first else None
     return final
 

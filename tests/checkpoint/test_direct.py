@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from megaxf.checkpoint import CheckpointError, direct, files
+from megaxf.checkpoint.errors import DamagedCheckpoint
 
 BUFFER = 1 << 13
 
@@ -29,11 +30,15 @@ def write(path, whole, piece):
         file.flush()
 
 
+def read(path):
+    return b"".join(map(bytes, direct.read_blocks(path)))
+
+
 @pytest.mark.parametrize("size", [0, 1, BUFFER - 1, BUFFER, BUFFER + 1, 3 * BUFFER, 5 * BUFFER + 77])
 def test_a_file_of_any_length_in_any_pieces(tmp_path, size):
     for piece in (977, BUFFER, 2 * BUFFER + 5):
         write(tmp_path / "file", content(size), piece)
-        assert (tmp_path / "file").read_bytes() == content(size)
+        assert (tmp_path / "file").read_bytes() == read(tmp_path / "file") == content(size)
 
 
 def test_what_comes_after_a_flush_is_appended(tmp_path):
@@ -65,13 +70,28 @@ def test_where_a_file_system_refuses_direct_writes(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "open", refuse)
     write(tmp_path / "file", content(3 * BUFFER + 1), BUFFER)
-    assert (tmp_path / "file").read_bytes() == content(3 * BUFFER + 1)
+    assert (tmp_path / "file").read_bytes() == read(tmp_path / "file") == content(3 * BUFFER + 1)
 
 
 def test_where_a_disk_takes_no_writes_of_that_size(tmp_path, monkeypatch):
     monkeypatch.setattr(direct, "BUFFER_BYTES", 1000)
     write(tmp_path / "file", content(3210), 300)
-    assert (tmp_path / "file").read_bytes() == content(3210)
+    assert (tmp_path / "file").read_bytes() == read(tmp_path / "file") == content(3210)
+
+
+def test_a_file_that_is_cut_while_it_is_read(tmp_path):
+    write(tmp_path / "file", content(3 * BUFFER), BUFFER)
+    blocks = direct.read_blocks(tmp_path / "file")
+    assert next(blocks) == content(BUFFER)
+    os.truncate(tmp_path / "file", 2 * BUFFER)
+    assert len(next(blocks)) == BUFFER and next(blocks, None) is None
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    write(tmp_path / "file", content(BUFFER), BUFFER)
+    assert b"".join(map(bytes, files.blocks_from_disk(tmp_path / "file"))) == content(BUFFER)
+    with pytest.raises(DamagedCheckpoint, match="other is missing"):
+        next(files.blocks_from_disk(tmp_path / "other"))
 
 
 @pytest.mark.parametrize("advice", [None, -1])

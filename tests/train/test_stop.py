@@ -32,6 +32,7 @@ def test_the_end_of_the_slot_counts_a_step_and_the_measured_save(tmp_path, monke
 
 
 def test_a_launcher_that_is_gone_is_a_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "getppid", lambda: 77)
     requests = {launched: Requests(never, None, None, launched) for launched in (True, False)}
     assert not requests[True].stop(0, 0)
     monkeypatch.setattr(os, "getppid", lambda: 1)

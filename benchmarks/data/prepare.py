@@ -12,6 +12,7 @@ does not lengthen. --peers names the Python of an environment with datatrove. Th
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import resource
 import shutil
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -31,6 +33,8 @@ from data_pipeline.tokenizer.sample import sample_documents
 from data_pipeline.tokenizer.training import train_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
+PR_SET_CHILD_SUBREAPER = 36
+"""Of Linux: the processes of a child that has ended become this process's children (prctl(2))."""
 
 DATASETS_MAP = """
 import sys
@@ -83,7 +87,13 @@ def run(arguments: list[str], output: Path) -> tuple[float, float]:
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True)
-    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    wall = time.perf_counter() - start
+    with suppress(
+        ChildProcessError
+    ):  # What its processes leave behind is ours, see main, and counts once it has ended.
+        while os.waitpid(-1, 0):
+            pass
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         raise SystemExit(f"{' '.join(arguments[:4])} failed:\n{done.stderr[-2000:]}")
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -120,6 +130,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--peers", default="", metavar="PYTHON", help="Python of an environment with datatrove")
     arguments = parser.parse_args()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         small, large = scratch / "small.jsonl", scratch / "large.jsonl"

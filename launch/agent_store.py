@@ -13,6 +13,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from launch.launchers import Launch, fault
+from launch.meeting import missing
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -41,7 +42,8 @@ def _call(store: Store, launch: Launch, deadline: float) -> str:
     store.set(START, name)
     for rank in range(1, launch.world_size):
         if not _comes(store, _answer_of(name, rank), deadline):
-            raise fault(_missing(store, launch, name))
+            came = [0, *(rank for rank in range(1, launch.world_size) if store.check([_answer_of(name, rank)]))]
+            raise fault(missing(launch, came))
         store.set(_back(name, rank, store.get(_answer_of(name, rank)).decode()), "")
     return name
 
@@ -70,13 +72,6 @@ def _comes(store: Store, key: str, deadline: float) -> bool:
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
     return True
-
-
-def _missing(store: Store, launch: Launch, name: str) -> str:
-    absent = [str(rank) for rank in range(1, launch.world_size) if not store.check([_answer_of(name, rank)])]
-    shown = ", ".join(absent[:8]) + (", ..." if len(absent) > 8 else "")
-    came = launch.world_size - len(absent)
-    return f"{came} of {launch.world_size} ranks came in time; missing: rank {shown}. Look for errors of these"
 
 
 def _answer_of(name: str, rank: int) -> str:

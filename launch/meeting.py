@@ -11,6 +11,7 @@ import json
 import socket
 import time
 import zlib
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -84,7 +85,7 @@ def _receive_all(launch: Launch, word: str, deadline: float) -> dict[str, str]:
             except TimeoutError:
                 if time.monotonic() < deadline:
                     continue
-                answer = {"fault": _missing(launch, came)}
+                answer = {"fault": missing(launch, came, f", from {', '.join(sorted(set(came.values())))}")}
                 break
             _write(caller, {"job": launch.job})
             hello = _read(caller)
@@ -135,12 +136,12 @@ def _call(launch: Launch, deadline: float, seconds: float) -> dict[str, Any]:
     )
 
 
-def _missing(launch: Launch, came: dict[int, str]) -> str:
+def missing(launch: Launch, came: Collection[int], where: str = "") -> str:
+    """What to say where only these ranks have come. where: they are."""
     absent = [str(rank) for rank in range(launch.world_size) if rank not in came]
     shown = ", ".join(absent[:8]) + (", ..." if len(absent) > 8 else "")
-    hosts = ", ".join(sorted(set(came.values())))
     return (
-        f"{len(came)} of {launch.world_size} ranks came in time, from {hosts}; missing: rank {shown}. Look for errors "
+        f"{len(came)} of {launch.world_size} ranks came in time{where}; missing: rank {shown}. Look for errors "
         "of these, or start as many processes as are announced"
     )
 

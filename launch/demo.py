@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -79,10 +80,21 @@ def stage(title: str, command: Sequence[str]) -> None:
     console.rule(f"[bold]{title}")
     shown = ["python" if part == sys.executable else part for part in command]
     console.print("$ " + subprocess.list2cmdline(shown), style="dim", highlight=False, soft_wrap=True)
-    code = subprocess.run(command).returncode
+    code = exit_code(command)
     if code:
         console.print(f"[red]stopped with exit code {code}[/]; `make demo` goes on from here")
         raise SystemExit(code)
+
+
+def exit_code(command: Sequence[str]) -> int:
+    """Run a command to its end, also where it is asked to stop: it hears of that, and has all the time to save."""
+    process = subprocess.Popen(command)
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:  # by the terminal, which has told the command, too
+            continue
 
 
 def summary(seconds: float) -> None:

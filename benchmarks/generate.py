@@ -38,7 +38,7 @@ def models(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """Ours and theirs with the same weights."""
     hidden = arguments.hidden_size
     shape = {
-        "vocab_size": 32000, "hidden_size": hidden, "intermediate_size": hidden * 8 // 3 // 64 * 64,
+        "vocab_size": arguments.vocabulary, "hidden_size": hidden, "intermediate_size": hidden * 8 // 3 // 64 * 64,
         "num_hidden_layers": arguments.layers, "num_attention_heads": hidden // 64,
         "num_key_value_heads": max(hidden // 256, 1), "head_dim": 64, "max_position_embeddings": 4096,
         "rms_norm_eps": 1e-6,
@@ -46,7 +46,7 @@ def models(arguments: argparse.Namespace) -> tuple[Any, Any]:
     torch.manual_seed(1)
     dtype = getattr(torch, arguments.dtype)
     theirs = LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=False)).to(dtype).eval()
-    return loading.load(Config(**shape), _Of(theirs), dtype, "cpu"), theirs
+    return loading.load(Config(**shape), _Of(theirs), dtype, "cpu", one_row=arguments.batch_size == 1), theirs
 
 
 def main() -> None:
@@ -56,13 +56,14 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--hidden-size", type=int, default=512)
     parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--vocabulary", type=int, default=32000)
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--new-tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cpu-time", action="store_true")
     arguments = parser.parse_args()
     ours, theirs = models(arguments)
-    prompts = torch.randint(5, 32000, (arguments.batch_size, arguments.prompt_tokens))
+    prompts = torch.randint(5, arguments.vocabulary, (arguments.batch_size, arguments.prompt_tokens))
     count, made = arguments.new_tokens, arguments.new_tokens * arguments.batch_size
 
     def run_ours() -> list[list[int]]:

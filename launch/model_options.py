@@ -33,10 +33,17 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def open_model(arguments: argparse.Namespace, source: Trained, device: Any = None, axis: Axis | None = None) -> Any:
+def open_model(
+    arguments: argparse.Namespace,
+    source: Trained,
+    device: Any = None,
+    axis: Axis | None = None,
+    *,
+    one_row: bool = False,
+) -> Any:
     """The model of a source, ready to compute.
 
-    device, axis: of this rank, where several hold the model together.
+    device, axis: of this rank, where several hold the model together. one_row: see loading.load.
     """
     import torch
 
@@ -53,7 +60,7 @@ def open_model(arguments: argparse.Namespace, source: Trained, device: Any = Non
     dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[name]
     if arguments.device_map:
         return loading.spread(source.config, source.weights, dtype, limits or None)
-    return loading.load(source.config, source.weights, dtype, device, axis)
+    return loading.load(source.config, source.weights, dtype, device, axis, one_row=one_row)
 
 
 def _limit(text: str) -> tuple[int | str, int]:

@@ -109,7 +109,8 @@ def _generate(
     streaming = len(texts) == 1 and not (arguments.json or arguments.no_stream or quiet)
     printer = _Printer(texts[0]) if streaming else None
     stops = [text.replace("\\n", "\n").replace("\\t", "\t") for text in arguments.stop]
-    model = open_model(arguments, source, device, axis)
+    one_row = arguments.batch_size == 1 or len(prompts) == 1
+    model = open_model(arguments, source, device, axis, one_row=one_row)
     with _progress(len(texts), quiet=quiet or len(texts) == 1) as told:
         results = generate(
             model,

@@ -1,6 +1,6 @@
 """A trained model goes on with a text.
 
-    model = loading.from_weights(config, weights, dtype, device)
+    model = loading.load(config, weights, dtype, device)
     results = generate(model, [[5, 9, 2], [7]], max_new_tokens=20, sampling=Sampling(), stop=Stop(eos_ids=[1]))
 
 generate.py  the loop        batch.py, rows.py   who is computed together, and how far each is

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from megaxf.generate.errors import GenerateError
+from megaxf.models.linear import columns
 from megaxf.models.registry import family
 from megaxf.models.weights import Weights
 from megaxf.parallel.mesh import Axis
@@ -17,11 +18,18 @@ from megaxf.parallel.tensor import apply_tensor, tensor_cuts
 
 
 def load(
-    config: Any, weights: Weights, dtype: torch.dtype, device: torch.device | str, axis: Axis | None = None
+    config: Any,
+    weights: Weights,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    axis: Axis | None = None,
+    *,
+    one_row: bool = False,
 ) -> Any:
     """A model in `dtype` on `device`; weights are read one at a time.
 
     axis: the tensor axis over which it is cut; `generate` needs it too. Collective along it.
+    one_row: that rows will be continued one at a time, for which fp32 on a CPU has a faster layout in memory.
     Raises GenerateError where it cannot be cut so, KeyError where a weight is missing.
     """
     model, cuts = _blank(config, dtype), None
@@ -33,7 +41,9 @@ def load(
     for name, module, key in _parameters(model):
         whole = weights[name]
         share = whole if cuts is None or axis is None else cuts[name].take(whole, axis)
-        _set(module, key, share.to(device, dtype, copy=True, memory_format=torch.contiguous_format))
+        share = share.to(device, dtype, copy=True, memory_format=torch.contiguous_format)
+        by_columns = one_row and share.dim() == 2 and share.device.type == "cpu" and dtype == torch.float32
+        _set(module, key, columns(share) if by_columns else share)
     if cuts is None:
         for module in model.modules():
             if hasattr(module, "join"):

@@ -9,7 +9,7 @@ from torch import nn
 ONEDNN = torch.backends.mkldnn.is_available()
 MANY_ROWS = 64
 """From so many on, a product takes the same time in whichever order."""
-FEW_ROWS = {torch.float32: 8, torch.bfloat16: 1}
+FEW_ROWS = {torch.float32: 16, torch.bfloat16: 1}
 """By dtype: from so many on, a CPU is faster in the other order."""
 ONEDNN_ROWS, ONEDNN_NUMBERS = 4, 1 << 20
 """From so many rows, and numbers of a weight in fp32, oneDNN is faster than the library that torch takes (MKL)."""
@@ -33,6 +33,14 @@ def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
     y = torch.mv(weight, flat[0]) if rows == 1 else torch.mm(weight, flat.t()).t().contiguous()
     y = y.view(*x.shape[:-1], -1)
     return y if bias is None else y + bias
+
+
+def columns(weight: torch.Tensor) -> torch.Tensor:
+    """The same weight [out, in], laid out in memory as [in, out].
+
+    A CPU reads it up to a quarter faster so where an fp32 product has one row, and slower where it has a few.
+    """
+    return weight.t().contiguous().t()
 
 
 class Linear(nn.Linear):
@@ -59,9 +67,11 @@ class Linear(nn.Linear):
 def join(*maps: Linear) -> None:
     """Hold the weights of maps of the same input in one tensor, of which each keeps its rows; for inference only.
 
-    `beside` of the first, with the others, is one product then: with few rows, to start one takes long.
+    `beside` of the first, with the others, is one product then: with few rows, to start one takes long. The layout in
+    memory stays that of the weights.
     """
-    weight = torch.cat([linear.weight.detach() for linear in maps])
+    weights = [linear.weight.detach() for linear in maps]
+    weight = torch.cat(weights) if weights[0].is_contiguous() else torch.cat([w.t() for w in weights], dim=1).t()
     biases = [linear.bias.detach() for linear in maps if linear.bias is not None]
     for linear, rows in zip(maps, weight.split([linear.out_features for linear in maps]), strict=True):
         linear.weight = nn.Parameter(rows, requires_grad=False)

@@ -126,3 +126,16 @@ def test_in_another_precision():
     for name, weight in rounded.named_parameters():
         assert torch.equal(weight, weights.state[name].bfloat16()) and not weight.requires_grad
     assert next(model.parameters()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_laid_out_for_one_row(kind):
+    """The same weights and results, but that matrices lie in memory by columns; in bf16 they do not."""
+    config, model, weights = made(kind)
+    loaded = load(config, weights, torch.float32, "cpu", one_row=True)
+    matrices = [(name, weight) for name, weight in loaded.named_parameters() if weight.dim() == 2]
+    assert matrices and all(weight.stride(0) == 1 < weight.stride(1) for _, weight in matrices)
+    assert all(torch.equal(weight, weights.state[name]) for name, weight in loaded.named_parameters())
+    assert_same(texts(loaded), texts(model))
+    rounded = load(config, weights, torch.bfloat16, "cpu", one_row=True)
+    assert all(weight.stride(1) == 1 for weight in rounded.parameters() if weight.dim() == 2)

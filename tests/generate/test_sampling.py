@@ -7,7 +7,7 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from megaxf.generate import GenerateError, Sampling, generate
-from megaxf.generate.sampling import choose, penalise, probabilities, row_generator
+from megaxf.generate.sampling import choose, likeliest, penalise, probabilities, row_generator
 
 CHANCES = torch.tensor([[0.1, 0.4, 0.05, 0.25, 0.2]])
 LOGITS = CHANCES.log()
@@ -89,3 +89,14 @@ def test_a_row_does_not_depend_on_its_neighbours(make_model, prompts):
     assert generate(model, prompts, max_new_tokens=8, sampling=Sampling(temperature=1.0, seed=5)) != together
     same = generate(model, [prompts[1]] * 2, max_new_tokens=8, sampling=sampling)
     assert same[0] != same[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_likeliest_is_what_torch_finds(dtype):
+    """Of equals the first, as in bf16 many are; a NaN before all numbers, so that it is not passed over."""
+    logits = torch.randn(5, 3001, generator=torch.Generator().manual_seed(3)).to(dtype)
+    logits[1, [40, 7, 2000]] = 9.0
+    logits[2] = -torch.inf
+    logits[3, 17] = torch.nan
+    found = likeliest(logits)
+    assert found == logits.argmax(-1).tolist() and found[1:4] == [7, 0, 17]

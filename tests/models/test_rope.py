@@ -98,7 +98,7 @@ def test_yarn_keeps_fast_pairs_and_interpolates_slow_ones():
     torch.testing.assert_close(stretched[-12:], plain[-12:] / 4)
     assert attention_factor == pytest.approx(0.1 * math.log(4) + 1)
     cos, _ = Rope(64, 1e5, yarn).tables(torch.tensor([[0]]), torch.float32)
-    assert cos[0, 0, 0].tolist() == pytest.approx([attention_factor] * 32)
+    assert cos[0, 0, 0].tolist() == pytest.approx([attention_factor] * 64)
 
 
 def test_angles_are_fp32_when_the_model_is_bf16(tiny):

@@ -53,7 +53,7 @@ class SlidingCache(StaticCache):
             return super().update(layer_index, k, v)
         result = []
         for part, new in zip(self._layer(layer_index, k, self._slots), (k, v), strict=True):
-            ring = part[self.rows]
+            ring = self._present(part)
             result.append(torch.cat([ring[:, :, : len(self._held)].transpose(1, 2), new], dim=1))
             ring[:, :, self._places] = new[:, -self._slots :].transpose(1, 2)
         return result[0], result[1]

@@ -29,7 +29,7 @@ class StaticCache(RowCache):
 
     def update(self, layer_index: int, k: torch.Tensor, v: torch.Tensor) -> Pair:
         """See the protocol."""
-        keys, values = (part[self.rows] for part in self._layer(layer_index, k, self._slots))
+        keys, values = (self._present(part) for part in self._layer(layer_index, k, self._slots))
         self._write(keys, k)
         self._write(values, v)
         return keys.narrow(2, 0, self._used).transpose(1, 2), values.narrow(2, 0, self._used).transpose(1, 2)

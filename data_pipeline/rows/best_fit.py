@@ -40,8 +40,10 @@ def pack_best_fit(documents: Int64, sequence_length: int) -> Packed:
     starts[long] += wholes * sequence_length
     lengths[long] -= wholes * sequence_length
     # A single token that is left of a cut document is the last label of the row before.
-    nothing = long[lengths[long] == 1]
-    starts, lengths = np.delete(starts, nothing), np.delete(lengths, nothing)
+    kept = np.ones(len(documents), bool)
+    kept[long] = lengths[long] > 1
+    if not kept.all():
+        starts, lengths = starts[kept], lengths[kept]
     packed = in_rows(*best_fit(lengths, sequence_length + 1), starts, lengths)
     return Packed(
         np.concatenate([np.arange(len(cut)), packed.firsts + len(cut)]),
@@ -59,13 +61,15 @@ def in_rows(rows: Int64, count: int, starts: Int64, lengths: Int64) -> Packed:
 
 def best_fit(lengths: Int64, capacity: int) -> tuple[Int64, int]:
     """Best-fit decreasing: the row [pieces] of each piece, and the number of rows. No length is over the capacity."""
-    free = _Free(capacity)
-    rooms, ranges, keep = free.rooms, free.ranges, free.keep
-    placed: list[int] = []
-    opened = 0
     counts = np.bincount(lengths, minlength=1)
     longest_first = np.flatnonzero(counts)[::-1]
-    for length, left in zip(longest_first.tolist(), counts[longest_first].tolist(), strict=True):
+    # What is longer than half a row opens a row of its own.
+    alone, several = np.split(longest_first, [np.count_nonzero(longest_first > capacity // 2)])
+    free = _Free(capacity, alone.tolist(), counts[alone].tolist())
+    rooms, ranges, keep = free.rooms, free.ranges, free.keep
+    opened = int(counts[alone].sum())
+    placed = [0, opened, 1]
+    for length, left in zip(several.tolist(), counts[several].tolist(), strict=True):
         while left:
             # The rows with the least room that is enough, or new ones.
             place = bisect_left(rooms, length)
@@ -99,10 +103,15 @@ def best_fit(lengths: Int64, capacity: int) -> tuple[Int64, int]:
 class _Free:
     """Rows that are being filled, as ranges of neighbours that have the same room left."""
 
-    def __init__(self, capacity: int):
+    def __init__(self, capacity: int, longest_first: list[int], counts: list[int]):
+        """Rows of `capacity` with one piece each: so many for each of the lengths."""
         self.ranges: list[list[tuple[int, int]]] = [[] for _ in range(capacity + 1)]
         """First row and number of rows, by room."""
-        self.rooms: list[int] = []
+        first = 0
+        for length, count in zip(longest_first, counts, strict=True):
+            self.ranges[capacity - length].append((first, count))
+            first += count
+        self.rooms = [capacity - length for length in longest_first if length < capacity]
         """The rooms for which there are ranges, ascending."""
 
     def keep(self, room: int, first: int, size: int) -> None:

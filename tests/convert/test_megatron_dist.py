@@ -40,9 +40,13 @@ def stacked(config=CONFIG):
 
 
 def save(folder):
-    """As boxes of two ranks, cut along other dimensions than layers, with things beside that are no weights."""
+    """As boxes of two ranks, cut along the first and the last dimension by turns, so also between layers, with things
+    beside that are no weights."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    boxes = {name: distribute_tensor(tensor, mesh, [Shard(tensor.dim() - 1)]) for name, tensor in stacked().items()}
+    boxes = {
+        name: distribute_tensor(tensor, mesh, [Shard(0 if number % 2 else tensor.dim() - 1)])
+        for number, (name, tensor) in enumerate(stacked().items())
+    }
     others = {"optimizer.state.exp_avg.decoder.final_layernorm.weight": torch.ones(36), "rng_state": [1, 2]}
     dcp.save(boxes | others, checkpoint_id=folder)
 
@@ -76,6 +80,12 @@ def test_boxes_of_stacked_layers(folder):
         with redirect_stdout(StringIO()) as printed, pytest.raises(ConvertError, match=message):
             megatron.read(folder)
         assert printed.getvalue() == ""
+    (place / ".metadata").write_bytes(contents)
+    table = dcp.FileSystemReader(place).read_metadata()
+    del table.storage_data[next(index for index in table.storage_data if index.fqn == "decoder.final_layernorm.weight")]
+    (place / ".metadata").write_bytes(pickle.dumps(table))
+    with pytest.raises(ConvertError, match=r"boxes of decoder\.final_layernorm\.weight do not make up its shape"):
+        megatron.read(folder)
     (place / ".metadata").write_bytes(contents)
     (file,) = place.glob("__1_*.distcp")
     content = file.read_bytes()

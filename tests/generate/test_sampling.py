@@ -30,6 +30,10 @@ def test_distributions(options, expected):
     assert probabilities(LOGITS.clone(), Sampling(**options))[0].tolist() == pytest.approx(expected, abs=1e-6)
 
 
+def test_tokens_that_reach_p_exactly_are_enough():
+    assert probabilities(torch.zeros(1, 4), Sampling(temperature=1.0, top_p=0.5)).tolist() == [[0.5, 0.5, 0, 0]]
+
+
 def test_draws_follow_the_distribution():
     sampling = Sampling(temperature=1.0, top_k=3)
     rows = 4000

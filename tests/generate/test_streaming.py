@@ -5,6 +5,8 @@ import pytest
 from data_pipeline.tokenizer.base import load_tokenizer
 from data_pipeline.tokenizer.export import export_tokenizer
 from data_pipeline.tokenizer.training import train_sentencepiece
+from megaxf.generate.rows import Row, Stop
+from megaxf.generate.sampling import row_generator
 from megaxf.generate.streaming import TextStream
 
 TEXT = "def f(x):\n    return x + 1  # ok\n" * 30
@@ -101,3 +103,13 @@ def test_stop_strings_of_a_real_tokenizer(folder, kind, stop):
         if stream.stopped:
             break
     assert stream.stopped and shown == text[: text.index(stop)] == shown + stream.close()
+
+
+def test_a_stop_string_that_waited_for_the_rest_of_a_character_is_why_the_text_ended():
+    """The last token ends it with the first byte of a character that never comes."""
+    parts = {0: b"x", 1: b"a", 2: b"END\xc3"}
+    stream = TextStream(lambda ids: b"".join(map(parts.get, ids)).decode(errors="replace"), [0], ["END"])
+    row = Row(0, [0], 2, "length", Stop(strings=["END"]), row_generator(0, 0), stream, None)
+    row.accept(1, None)
+    row.accept(2, None)
+    assert (row.result(False, False).text, row.reason) == ("a", "stop")

@@ -3,6 +3,7 @@
 import functools
 import os
 import signal
+import sys
 import urllib.request
 
 import pytest
@@ -21,6 +22,15 @@ os.environ |= {
 
 # A shell that starts the tests in the background lets them ignore Ctrl-C, and what they start inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def no_process_group_is_left():
+    """What a command connected in this process, and an error kept it from ending, ends with its test."""
+    yield
+    distributed = sys.modules.get("torch.distributed")
+    if distributed and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="session")

@@ -23,17 +23,22 @@ class Rope:
         return (plain, 1.0) if self.scaling is None else self.scaling.apply(plain, self.head_dim, self.theta)
 
     def tables(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosine and signed sine for positions [batch, seq], see `rotate`: two tensors [batch, seq, 1, head_dim]."""
+        """Cosine and sine for positions [batch, seq], as `rotate` takes them: two tensors [batch, seq, 1, ...].
+
+        [..., head_dim / 2] in training. Without gradients [..., head_dim], cosine twice and sine with both signs, with
+        which a rotation is fewer calls; they are short there, while training keeps those of several micro-batches.
+        """
         frequencies, factor = self.frequencies(positions.device)
         angles = positions.float()[..., None, None] * frequencies
         cos, sin = (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
+        if torch.is_grad_enabled():
+            return cos, sin
         return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn x [batch, seq, heads, head_dim] by the tables of its positions.
-
-    The first half becomes first * cos - second * sin, the second half second * cos + first * sin.
-    """
+    """Turn x [batch, seq, heads, head_dim] by the tables of its positions; the same bits with either kind."""
     first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((second, first), dim=-1) * sin
+    if cos.shape[-1] == x.shape[-1]:
+        return x * cos + torch.cat((second, first), dim=-1) * sin
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

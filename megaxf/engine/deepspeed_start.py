@@ -34,10 +34,13 @@ def import_quietly(device: torch.device) -> Any:
     # Otherwise DeepSpeed compiles a collective of shared memory at the first use of gloo: a minute, and a compiler on
     # every node, for an operation that only its inference calls.
     deepspeed.ops.__compatible_ops__ = {}
-    if device.type == "cpu" and get_accelerator().device_name() != "cpu":
-        from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+    if device.type == "cpu":
+        if get_accelerator().device_name() != "cpu":
+            from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
-        set_accelerator(CPU_Accelerator())
+            set_accelerator(CPU_Accelerator())
+        # It refuses fp16 where the CPU has no instructions for it; PyTorch computes it on every CPU.
+        get_accelerator().is_fp16_supported = lambda: True
     return deepspeed
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from megaxf.generate.errors import GenerateError
-from megaxf.models.linear import columns
+from megaxf.models.matmul import for_one_row
 from megaxf.models.registry import family
 from megaxf.models.weights import Weights
 from megaxf.parallel.mesh import Axis
@@ -42,8 +42,7 @@ def load(
         whole = weights[name]
         share = whole if cuts is None or axis is None else cuts[name].take(whole, axis)
         share = share.to(device, dtype, copy=True, memory_format=torch.contiguous_format)
-        by_columns = one_row and share.dim() == 2 and share.device.type == "cpu" and dtype == torch.float32
-        _set(module, key, columns(share) if by_columns else share)
+        _set(module, key, for_one_row(share) if one_row and share.dim() == 2 else share)
     if cuts is None:
         for module in model.modules():
             if hasattr(module, "join"):

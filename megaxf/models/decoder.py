@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from megaxf.models.attention import Cache, attention, cache_mask, causal_mask
 from megaxf.models.dropout import token_keys
-from megaxf.models.linear import product
+from megaxf.models.matmul import linear
 
 RECOMPUTE = ("none", "selective", "full")
 
@@ -166,7 +166,7 @@ class Decoder(nn.Module):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[..., hidden] -> [..., vocab]"""
-        return product(hidden, self.head_weight())
+        return linear(hidden, self.head_weight())
 
     def final_norm(self, hidden: torch.Tensor) -> torch.Tensor:
         """[batch, seq, hidden] -> the same, as the head takes it."""

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from megaxf.models.matmul import add_mm, by_onednn, mm
+
 IGNORED = -100
 """Label of a target that is not counted."""
 CPU_BLOCK, GPU_BLOCK = 2**18, 2**28
@@ -92,14 +94,15 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         ctx.hidden_gradient = torch.empty_like(hidden) if wants_hidden else None
         ctx.weight_gradient = None
         each = torch.empty(2, len(labels), dtype=torch.float32, device=hidden.device)
-        products = hidden.new_empty(min(rows, len(labels)), weight.shape[0])
+        spare = None if by_onednn(hidden) else hidden.new_empty(min(rows, len(labels)), weight.shape[0])
         for start in range(0, len(labels), rows):
             chunk = slice(start, start + rows)
             states = hidden[chunk]
-            logits = torch.mm(states, weight.t(), out=products[: len(states)])
+            logits = None  # that of the chunk before makes room
+            logits = mm(states, weight.t(), None if spare is None else spare[: len(states)])
             each[:, chunk] = _differentiate(logits, labels[chunk], z_loss, vocabulary, wants_hidden or wants_weight)
             if wants_hidden:
-                torch.mm(logits, weight, out=ctx.hidden_gradient[chunk])
+                ctx.hidden_gradient[chunk] = mm(logits, weight)
             if wants_weight:
                 ctx.weight_gradient = _add_product(ctx.weight_gradient, logits.t(), states)
         if ctx.weight_gradient is not None:
@@ -206,7 +209,7 @@ def _finish(
 def _add_product(total: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """total + left @ right, where a sum of several products is in fp32 whatever their dtype."""
     if total is None:
-        return left @ right
+        return mm(left, right)
     if left.dtype == torch.float32:
-        return total.addmm_(left, right)
-    return total.float().add_(left @ right)
+        return add_mm(total, left, right)
+    return total.float().add_(mm(left, right))

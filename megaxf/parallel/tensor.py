@@ -19,6 +19,7 @@ from torch import nn
 
 from megaxf.models.dropout import Dropout
 from megaxf.models.linear import Embedding, Linear
+from megaxf.models.matmul import add_mm, linear, mm
 from megaxf.parallel.autograd import reduce_from, scatter_to, start_gather, start_reduce, start_scatter
 from megaxf.parallel.cut import Cut
 from megaxf.parallel.mesh import Axis, subaxis
@@ -62,7 +63,7 @@ class RowLinear(Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[batch, seq, in/tp] -> [batch, seq, out], with sequence parallelism [batch, seq/tp, out]"""
-        y = self.region.leave(F.linear(x, self.weight))
+        y = self.region.leave(linear(x, self.weight))
         return y if self.bias is None else y + self.bias
 
 
@@ -111,7 +112,7 @@ class _Columns(torch.autograd.Function):
         ctx.region = region
         ctx.save_for_backward(x, *weights)
         whole = start_gather(x, region.axis).wait() if region.sequence else x
-        return tuple(F.linear(whole, weight, bias) for weight, bias in zip(weights, biases, strict=True))
+        return tuple(linear(whole, weight, bias) for weight, bias in zip(weights, biases, strict=True))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -122,7 +123,7 @@ class _Columns(torch.autograd.Function):
         whole = gathering.wait() if gathering else x
         summing = start_scatter(summed, axis) if sequence else start_reduce(summed, axis)
         flat = whole.flatten(0, 1)
-        of_weights = [gradient.flatten(0, 1).t() @ flat for gradient in gradients]
+        of_weights = [mm(gradient.flatten(0, 1).t(), flat) for gradient in gradients]
         needed = ctx.needs_input_grad[2 + len(weights) :]
         of_biases = [g.sum((0, 1)) if wanted else None for g, wanted in zip(gradients, needed, strict=True)]
         return summing.wait(), None, *of_weights, *of_biases
@@ -130,9 +131,9 @@ class _Columns(torch.autograd.Function):
 
 def _input_gradient(gradients: tuple[torch.Tensor, ...], weights: list[torch.Tensor]) -> torch.Tensor:
     """The sum of gradient_i @ weight_i, [batch, seq, in]."""
-    flat = gradients[0].flatten(0, 1) @ weights[0]
+    flat = mm(gradients[0].flatten(0, 1), weights[0])
     for gradient, weight in zip(gradients[1:], weights[1:], strict=True):
-        flat.addmm_(gradient.flatten(0, 1), weight)
+        add_mm(flat, gradient.flatten(0, 1), weight)
     return flat.unflatten(0, gradients[0].shape[:2])
 
 

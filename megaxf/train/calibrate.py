@@ -23,6 +23,7 @@ from scipy.optimize import lsq_linear
 from megaxf.config import Run, validate
 from megaxf.engine import TorchBatch, create, micro_batches
 from megaxf.models.attention import attention
+from megaxf.models.matmul import mm
 from megaxf.parallel.collectives import barrier, gather_objects
 from megaxf.parallel.mesh import Axis, Mesh, subaxis
 from megaxf.plan.flops import visible_pairs
@@ -125,7 +126,7 @@ def _products(shapes: Any, dtype: torch.dtype, device: torch.device) -> tuple[fl
     times = []
     for rows, inner, columns in shapes:
         left, right = (torch.ones(size, dtype=dtype, device=device) for size in ((rows, inner), (inner, columns)))
-        times.append(seconds(lambda left=left, right=right: left @ right, device))  # type: ignore[misc]
+        times.append(seconds(lambda left=left, right=right: mm(left, right), device))  # type: ignore[misc]
     sizes = np.array(shapes, float)
     slowness = np.log(np.array(times) / (2 * sizes.prod(axis=1)))
     trials = []

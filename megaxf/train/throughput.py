@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 
 from megaxf.config import Run
+from megaxf.models.matmul import mm
 from megaxf.parallel.collectives import barrier, gather_objects
 from megaxf.parallel.mesh import Mesh
 from megaxf.plan.flops import hardware_per_sequence, per_token
@@ -66,10 +67,10 @@ def measure_matmul(dtype: torch.dtype, device: torch.device, seconds: float = 0.
     size = 1024 if device.type == "cpu" else 8192
     left, right = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
     best, end = float("inf"), time.perf_counter() + seconds
-    torch.matmul(left, right)
+    mm(left, right)
     while best == float("inf") or time.perf_counter() < end:
         started = time.perf_counter()
-        torch.matmul(left, right)
+        mm(left, right)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         best = min(best, time.perf_counter() - started)

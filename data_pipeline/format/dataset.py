@@ -38,14 +38,16 @@ _MAPS = 8192
 _ENDS = 1 << 25
 """Documents whose ends are kept at a time: 256 to 512 MiB."""
 
+_BEHIND_ALL = 2**63 - 1
+
 
 class Ends(NamedTuple):
     """The ends of the documents of a shard, and a table to find them by their place."""
 
     ends: Int64
     """[documents] from the start of the split."""
-    view: memoryview
-    """The same: a few at a time in half the time."""
+    walk: array[int]
+    """The same, and one behind all places: to go from one to the next takes no search."""
     firsts: array[int]
     """Of each stretch of 2**bits tokens, and of the one behind the last: the first document that ends in it."""
     bits: int
@@ -96,7 +98,8 @@ class TokenDataset:
         """Of the tokens as stored."""
         self.maps: Recent[NDArray[Any]] = Recent(_MAPS, lambda tokens: 1, self._map)
         """All tokens of a shard by its number, see `shard_tokens`: rows are looked up without a call."""
-        self._ends: Recent[Ends] = Recent(_ENDS, lambda found: len(found.ends), self._open_ends)
+        self.ends: Recent[Ends] = Recent(_ENDS, lambda found: len(found.ends), self._open_ends)
+        """Of a shard by its number: rows are looked up without a call."""
         self._origins: list[str] | None = None
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
@@ -183,15 +186,7 @@ class TokenDataset:
 
     def document_ends(self, shard: int) -> Int64:
         """Global offset of the end of each document of a shard, summed when first asked for."""
-        return self._ends[shard].ends
-
-    def ends_around(self, shard: int, start: int, stop: int) -> list[int]:
-        """The ends between start and stop, all of them in this shard, and a few before and behind.
-
-        For every row of a batch: a binary search takes as long as the copy of the row, a look into a table does not.
-        """
-        _, view, firsts, bits, base = self._ends[shard]
-        return view[firsts[start - base >> bits] : firsts[(stop - base >> bits) + 1]].tolist()
+        return self.ends[shard].ends
 
     def _open_ends(self, shard: int) -> Ends:
         path, tokens = self.files.path(shard, "len"), self.shards[shard].tokens
@@ -201,8 +196,9 @@ class TokenDataset:
         bits = (tokens // len(ends)).bit_length()
         firsts = np.searchsorted(ends, np.arange((tokens >> bits) + 2) << bits)
         base = self.shard_starts_list[shard]
-        ends += base
-        return Ends(ends, ends.data, array("q", firsts.tobytes()), bits, base)
+        walk = array("q", (ends + base).tobytes())
+        walk.append(_BEHIND_ALL)
+        return Ends(np.frombuffer(walk, np.int64)[:-1], walk, array("q", firsts.tobytes()), bits, base)
 
     def _shard_at(self, start: int) -> int:
         return int(np.searchsorted(self.shard_starts, start, side="right")) - 1

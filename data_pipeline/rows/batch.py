@@ -60,9 +60,11 @@ class Buffer:
         self.isolate_documents = isolate_documents
         self.block = allocate((rows, sequence_length + 1))
         """Tokens, one more a row than it has inputs."""
+        self._flat = self.block.reshape(-1)
         self._tokens, self._next = self.block[:, :-1], self.block[:, 1:]
         self._allocate = allocate
-        self._labels: Int64 | None = None
+        self._masked: tuple[Int64, Int64] | None = None
+        """A second block, flat, for labels of which some do not count, and the labels in it."""
         self._positions = allocate(shape) if isolate_documents and numbers else None
         self._ids = allocate(shape) if isolate_documents and numbers else None
         self._columns = np.arange(rows * sequence_length)
@@ -77,7 +79,8 @@ class Buffer:
         if not rows:
             return
         if isinstance(rows, range):
-            np.concatenate(pieces, out=self.block[rows.start : rows.stop].reshape(-1))
+            width = self.block.shape[1]
+            np.concatenate(pieces, out=self._flat[rows.start * width : rows.stop * width])
         else:
             self.block[rows] = np.concatenate(pieces).reshape(-1, self.block.shape[1])
 
@@ -98,30 +101,32 @@ class Buffer:
         starts, ignored, padded = self._starts, self._ignored, self._padded
         self._starts, self._ignored, self._padded = [], [], []
         if not (ignored or padded or self.isolate_documents):
-            return Batch(self._tokens, self._next, sources=sources)
-        if self._labels is None:
-            self._labels = self._allocate(self._tokens.shape)
-        np.copyto(self._labels, self._next)
+            return Batch(self._tokens, self._next, None, None, None, sources)
+        if self._masked is None:
+            block = self._allocate(self.block.shape)
+            self._masked = block.reshape(-1), block[:, 1:]
+        flat, kept = self._masked
+        np.copyto(flat, self._flat)
         for row, column in padded:
-            self._labels[row, column:] = IGNORE
+            kept[row, column:] = IGNORE
         for rows, labels in ignored:
-            self._labels[rows] = IGNORE if labels is None else np.where(labels, IGNORE, self._labels[rows])
+            kept[rows] = IGNORE if labels is None else np.where(labels, IGNORE, kept[rows])
         if not self.isolate_documents:
-            return Batch(self._tokens, self._labels, sources=sources)
-        bounds = self._separate(starts)
+            return Batch(self._tokens, kept, sources=sources)
+        # The first token of a document is no target of the one before.
+        for places in starts:
+            flat[places] = IGNORE
+        bounds = self._bounds(starts)
         self._number(bounds)
-        return Batch(self._tokens, self._labels, self._positions, self._ids, bounds, sources)
+        return Batch(self._tokens, kept, self._positions, self._ids, bounds, sources)
 
-    def _separate(self, starts: list[Int64]) -> Int64:
-        """The first token of a document is no target of the one before. Returns the bounds of the batch."""
-        assert self._labels is not None
-        length = self._labels.shape[1]
+    def _bounds(self, starts: list[Int64]) -> Int64:
+        """Of the batch, from where documents begin."""
         places = np.concatenate([*starts, self._row_places])
+        places.sort()
         # A place counts one column a row more than an input does. One in that last column falls on the next row's
         # first input, where a segment begins anyway.
-        bounds = places - places // (length + 1)
-        self._labels.reshape(-1)[bounds[: -len(self._row_places)] - 1] = IGNORE
-        bounds.sort()
+        bounds = places - places // self.block.shape[1]
         return bounds[:-1][bounds[1:] != bounds[:-1]]
 
     def _number(self, bounds: Int64) -> None:

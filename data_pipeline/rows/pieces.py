@@ -55,7 +55,7 @@ def _find(dataset: TokenDataset, pieces: Sequence[Piece], rows: Sequence[int], o
         shard = bisect_right(starts, start) - 1
         local = start - starts[shard]
         piece = maps[shard][local : local + length]
-        if len(piece) < length or shard in are_out:
+        if (are_out and shard in are_out) or len(piece) < length:
             piece = dataset.read(start, start + length)
             if not are_out.isdisjoint(range(shard, bisect_right(starts, start + length - 1))):
                 out.ignore([rows[row]])
@@ -89,16 +89,24 @@ def boundaries(dataset: TokenDataset, pieces: Sequence[Piece], rows: Sequence[in
 
     inner: pieces may hold several documents.
     """
-    starts = dataset.shard_starts_list
+    starts, ends_of = dataset.shard_starts_list, dataset.ends
     found: list[int] = []
     for row, column, start, length in pieces:
         place = rows[row] * width + column
         if column:
             found.append(place)
-        if inner:
-            shard, stop = bisect_right(starts, start) - 1, start + length
-            alone = stop <= starts[shard + 1]
-            ends = dataset.ends_around(shard, start, stop) if alone else dataset.boundaries(start, stop).tolist()
-            shift = place - start
-            found += [end + shift for end in ends if start < end < stop]
+        if not inner:
+            continue
+        shard, stop, shift = bisect_right(starts, start) - 1, start + length, place - start
+        if stop > starts[shard + 1]:
+            found += (dataset.boundaries(start, stop) + shift).tolist()
+            continue
+        # For every row of a batch: a binary search takes as long as its copy, a look into a table does not.
+        _, walk, firsts, bits, base = ends_of[shard]
+        number = firsts[start - base >> bits]
+        while walk[number] <= start:
+            number += 1
+        while (end := walk[number]) < stop:
+            found.append(end + shift)
+            number += 1
     return np.array(found, np.int64)

@@ -38,8 +38,6 @@ _MAPS = 8192
 _ENDS = 1 << 25
 """Documents whose ends are kept at a time: 256 to 512 MiB."""
 
-_BEHIND_ALL = 2**63 - 1
-
 
 class Ends(NamedTuple):
     """The ends of the documents of a shard, and a table to find them by their place."""
@@ -47,7 +45,7 @@ class Ends(NamedTuple):
     ends: Int64
     """[documents] from the start of the split."""
     walk: array[int]
-    """The same, and one behind all places: to go from one to the next takes no search."""
+    """The same, to go from one to the next without a search; the last is the end of the shard."""
     firsts: array[int]
     """Of each stretch of 2**bits tokens, and of the one behind the last: the first document that ends in it."""
     bits: int
@@ -197,8 +195,7 @@ class TokenDataset:
         firsts = np.searchsorted(ends, np.arange((tokens >> bits) + 2) << bits)
         base = self.shard_starts_list[shard]
         walk = array("q", (ends + base).tobytes())
-        walk.append(_BEHIND_ALL)
-        return Ends(np.frombuffer(walk, np.int64)[:-1], walk, array("q", firsts.tobytes()), bits, base)
+        return Ends(np.frombuffer(walk, np.int64), walk, array("q", firsts.tobytes()), bits, base)
 
     def _shard_at(self, start: int) -> int:
         return int(np.searchsorted(self.shard_starts, start, side="right")) - 1

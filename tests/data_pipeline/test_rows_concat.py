@@ -14,6 +14,7 @@ from data_pipeline.format.dataset import TokenDataset, open_dataset
 from data_pipeline.format.writer import write_documents
 from data_pipeline.rows.batch import IGNORE, Batch
 from data_pipeline.rows.boundaries import cu_seqlens, longest
+from data_pipeline.rows.pieces import boundaries
 from data_pipeline.rows.reader import RowOptions, RowReader
 from tests.data_pipeline.kit import EOD
 
@@ -42,6 +43,19 @@ def test_rows_share_a_token_and_no_pair_is_missing(tmp_path):
     batch = everything(reader)
     assert batch.tokens.tolist() == [list(range(start, start + 6)) for start in (0, 6, 12, 18)]
     assert batch.labels.tolist() == [[*range(1, 7)], [*range(7, 13)], [*range(13, 19)], [*range(19, 24), EOD]]
+
+
+def test_boundaries_are_those_of_the_lengths(tmp_path):
+    """Of every stretch of the split: strictly inside of it, in whichever shards, among many short documents, too."""
+    draw = np.random.default_rng(5)
+    lengths = [*draw.integers(1, 40, 30), *[1] * 50, *draw.integers(1, 9, 30), 60]
+    whole = dataset(tmp_path, [[7] * (length - 1) for length in lengths], shard_tokens=170)
+    assert len(whole.shards) > 3
+    ends, width = np.cumsum(lengths), 13
+    for start, length in itertools.product(range(whole.tokens), range(1, width + 1)):
+        stop = min(start + length, whole.tokens)
+        inside = ends[(ends > start) & (ends < stop)] - start + 2 * width
+        assert boundaries(whole, [(0, 0, start, stop - start)], [2], width, True).tolist() == inside.tolist()
 
 
 @pytest.mark.parametrize(("tokens", "length"), [(1000, 16), (1000, 999), (998, 7), (64, 64), (500, 1)])

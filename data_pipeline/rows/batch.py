@@ -78,11 +78,12 @@ class Buffer:
         """The tokens of these rows, in pieces that follow one another and make up whole rows."""
         if not rows:
             return
+        # Joined as they are stored, and widened all at once, which takes less time than piece by piece.
+        tokens, width = np.concatenate(pieces), self.block.shape[1]
         if isinstance(rows, range):
-            width = self.block.shape[1]
-            np.concatenate(pieces, out=self._flat[rows.start * width : rows.stop * width])
+            self._flat[rows.start * width : rows.stop * width] = tokens
         else:
-            self.block[rows] = np.concatenate(pieces).reshape(-1, self.block.shape[1])
+            self.block[rows] = tokens.reshape(-1, width)
 
     def begin_documents(self, places: Int64) -> None:
         """Documents (or padding) begin at these places of the flat block: each row * (sequence_length + 1) + column."""

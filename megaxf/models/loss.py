@@ -94,15 +94,16 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         ctx.hidden_gradient = torch.empty_like(hidden) if wants_hidden else None
         ctx.weight_gradient = None
         each = torch.empty(2, len(labels), dtype=torch.float32, device=hidden.device)
-        spare = None if by_onednn(hidden) else hidden.new_empty(min(rows, len(labels)), weight.shape[0])
+        # oneDNN takes new memory for every product.
+        products = None if by_onednn(hidden) else hidden.new_empty(min(rows, len(labels)), weight.shape[0])
         for start in range(0, len(labels), rows):
             chunk = slice(start, start + rows)
             states = hidden[chunk]
-            logits = None  # that of the chunk before makes room
-            logits = mm(states, weight.t(), None if spare is None else spare[: len(states)])
+            logits = None  # those of the chunk before make room
+            logits = mm(states, weight.t(), None if products is None else products[: len(states)])
             each[:, chunk] = _differentiate(logits, labels[chunk], z_loss, vocabulary, wants_hidden or wants_weight)
             if wants_hidden:
-                ctx.hidden_gradient[chunk] = mm(logits, weight)
+                mm(logits, weight, ctx.hidden_gradient[chunk])
             if wants_weight:
                 ctx.weight_gradient = _add_product(ctx.weight_gradient, logits.t(), states)
         if ctx.weight_gradient is not None:

@@ -34,12 +34,12 @@ ONEDNN_ROWS, ONEDNN_NUMBERS = 4, 1 << 20
 """From so many rows, and numbers of a weight, oneDNN is faster than MKL on Intel's processors, too."""
 
 
-def mm(left: torch.Tensor, right: torch.Tensor, spare: torch.Tensor | None = None) -> torch.Tensor:
-    """left [rows, inner] @ right [inner, columns].
-
-    spare: memory [rows, columns] that the result may be put in.
-    """
-    return _onednn_mm(left, right) if by_onednn(left) else torch.mm(left, right, out=spare)
+def mm(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """left [rows, inner] @ right [inner, columns], into `out` where it is given."""
+    if not by_onednn(left):
+        return torch.mm(left, right, out=out)
+    product: torch.Tensor = _onednn_mm(left, right)
+    return product if out is None else out.copy_(product)
 
 
 def add_mm(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -103,7 +103,9 @@ def test_operands_of_any_layout(dtype, left_turned, right_turned):
     right = right.t().contiguous().t() if right_turned else right
     exact = left.double() @ right.double()
     close(dtype)(mm(left, right).double(), exact)
-    close(dtype)(mm(left, right, torch.empty(41, 29, dtype=dtype)).double(), exact)
+    out = torch.empty(41, 29, dtype=dtype)
+    assert mm(left, right, out) is out
+    close(dtype)(out.double(), exact)
     total = torch.ones(41, 29, dtype=dtype)
     assert add_mm(total, left, right) is total
     close(dtype)(total.double(), exact + 1)

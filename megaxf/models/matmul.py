@@ -51,12 +51,12 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     """x weight^T + bias, [..., in] -> [..., out]; can be differentiated."""
     if x.device.type != "cpu":
         return F.linear(x, weight, bias)
-    rows = x.numel() // x.shape[-1]
-    if rows < MANY_ROWS and not torch.is_grad_enabled():
+    rows, differentiable = x.numel() // x.shape[-1], torch.is_grad_enabled()
+    if rows < MANY_ROWS and not differentiable and not torch.compiler.is_compiling():
         return _few_rows(x, rows, weight, bias)
     if not by_onednn(x):
         return F.linear(x, weight, bias)
-    y: torch.Tensor = _OnednnLinear.apply(x, weight)
+    y: torch.Tensor = _OnednnLinear.apply(x, weight) if differentiable else _onednn_linear(x, weight)
     return y if bias is None else y + bias
 
 
@@ -75,7 +75,7 @@ def for_one_row(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _few_rows(x: torch.Tensor, rows: int, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`linear` on a CPU, without gradients.
+    """`linear` on a CPU, without gradients and not compiled: the compiler fails on what PyTorch keeps for its own use.
 
     With the weight, stored [out, in], as the second factor, libraries take up to half as long again in places: there
     it is made the first.
@@ -110,11 +110,15 @@ def _(left: tuple[int, int], right: tuple[int, int], **_kwargs: Any) -> int:
     return 2 * left[0] * left[1] * right[1]
 
 
+def _onednn_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return mm(x.reshape(-1, x.shape[-1]), weight.t()).view(*x.shape[:-1], -1)
+
+
 class _OnednnLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        return mm(x.reshape(-1, x.shape[-1]), weight.t()).view(*x.shape[:-1], -1)
+        return _onednn_linear(x, weight)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

@@ -83,6 +83,17 @@ def test_gradients(dtype, shape, bias, compiled):
         close(dtype, 200)(ours.grad.double(), theirs.grad)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [5, 80])
+def test_compiled_without_gradients(dtype, rows, monkeypatch):
+    """As evaluation and the forward pass of column-parallel maps call it."""
+    monkeypatch.setattr(matmul, "ONEDNN_NUMBERS", 0)
+    torch.compiler.reset()
+    x, weight = torch.randn(2, rows, 37).to(dtype), torch.randn(53, 37).to(dtype)
+    with torch.no_grad():
+        close(dtype)(torch.compile(linear)(x, weight).double(), x.double() @ weight.double().t())
+
+
 def test_no_gradient_is_made_that_nobody_wants(monkeypatch, cpu):
     calls = []
     monkeypatch.setattr(matmul, "mm", lambda *operands: calls.append(operands) or mm(*operands))

@@ -51,12 +51,12 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     """x weight^T + bias, [..., in] -> [..., out]; can be differentiated."""
     if x.device.type != "cpu":
         return F.linear(x, weight, bias)
-    rows, differentiable = x.numel() // x.shape[-1], torch.is_grad_enabled()
-    if rows < MANY_ROWS and not differentiable and not torch.compiler.is_compiling():
+    rows = x.numel() // x.shape[-1]
+    if rows < MANY_ROWS and not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
         return _few_rows(x, rows, weight, bias)
     if not by_onednn(x):
         return F.linear(x, weight, bias)
-    y: torch.Tensor = _OnednnLinear.apply(x, weight) if differentiable else _onednn_linear(x, weight)
+    y: torch.Tensor = _OnednnLinear.apply(x, weight) if torch.is_grad_enabled() else _onednn_linear(x, weight)
     return y if bias is None else y + bias
 
 
@@ -75,7 +75,7 @@ def for_one_row(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _few_rows(x: torch.Tensor, rows: int, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """`linear` on a CPU, without gradients and not compiled: the compiler fails on what PyTorch keeps for its own use.
+    """`linear` in generation on a CPU, not compiled: the compiler fails on the operator that PyTorch has for itself.
 
     With the weight, stored [out, in], as the second factor, libraries take up to half as long again in places: there
     it is made the first.

@@ -41,7 +41,7 @@ def test_order(dtype, shape, bias, large, monkeypatch):
     layer = Linear(37, 53, bias=bias, dtype=dtype)
     layer.weight.data, layer.bias = weight, torch.nn.Parameter(offset) if bias else None
     exact = x.double() @ weight.double().t() + (offset.double() if bias else 0)
-    with torch.no_grad():
+    with torch.inference_mode():
         found = layer(x)
     assert found.shape == exact.shape and found.dtype == dtype
     close(dtype)(found.double(), exact)
@@ -49,7 +49,7 @@ def test_order(dtype, shape, bias, large, monkeypatch):
 
 def test_one_vector():
     x, weight = torch.randn(37), torch.randn(53, 37)
-    with torch.no_grad():
+    with torch.inference_mode():
         torch.testing.assert_close(linear(x, weight), weight @ x)
 
 
@@ -139,7 +139,7 @@ def test_joined_maps_are_one_product_with_the_outputs_of_each(dtype, rows, bias,
     for parameter in (parameter for layer in maps for parameter in layer.parameters()):
         torch.nn.init.normal_(parameter)
     x = torch.randn(2, rows, 37).to(dtype)
-    with torch.no_grad():
+    with torch.inference_mode():
         apart, weights = maps[0].beside(x, *maps[1:]), [layer.weight.clone() for layer in maps]
         join(*maps)
         monkeypatch.setattr(Linear, "forward", lambda *given: pytest.fail("a product of its own"))

@@ -49,7 +49,7 @@ def add_mm(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torc
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x weight^T + bias, [..., in] -> [..., out]; can be differentiated."""
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or (x.dtype == torch.bfloat16 and not AMX):
         return F.linear(x, weight, bias)
     rows = x.numel() // x.shape[-1]
     if rows < MANY_ROWS and not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
@@ -84,7 +84,7 @@ def _few_rows(x: torch.Tensor, rows: int, weight: torch.Tensor, bias: torch.Tens
     if large or by_onednn(x):
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return y
-    turned = {torch.float32: rows >= TURNED_ROWS, torch.bfloat16: AMX and rows > 0}
+    turned = {torch.float32: rows >= TURNED_ROWS, torch.bfloat16: rows > 0}
     if not turned.get(x.dtype, False):
         return F.linear(x, weight, bias)
     flat = x.reshape(rows, -1)

@@ -11,7 +11,6 @@ are placed at once: the work is a few steps for each length that occurs, not for
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from typing import NamedTuple
 
 import numpy as np
@@ -59,72 +58,71 @@ def in_rows(rows: Int64, count: int, starts: Int64, lengths: Int64) -> Packed:
     return Packed(firsts, starts[order], lengths[order])
 
 
+_Rows = tuple[int, int, int, "_Rows | None"]
+"""Neighbouring rows that have the same room left: the room, the first row, their number, and more with that room."""
+
+
 def best_fit(lengths: Int64, capacity: int) -> tuple[Int64, int]:
     """Best-fit decreasing: the row [pieces] of each piece, and the number of rows. No length is over the capacity."""
-    counts = np.bincount(lengths, minlength=1)
-    longest_first = np.flatnonzero(counts)[::-1]
+    half = capacity // 2
+    counts = np.bincount(lengths, minlength=capacity + 1)
     # What is longer than half a row opens a row of its own.
-    alone, several = np.split(longest_first, [np.count_nonzero(longest_first > capacity // 2)])
-    free = _Free(capacity, alone.tolist(), counts[alone].tolist())
-    rooms, ranges, keep = free.rooms, free.ranges, free.keep
-    opened = int(counts[alone].sum())
+    alone = counts[:half:-1]
+    opened = int(alone.sum())
     placed = [0, opened, 1]
-    for length, left in zip(several.tolist(), counts[several].tolist(), strict=True):
+    # Lengths descend, so that rows with too little room wait, by their room, until the length is down to it. Then they
+    # have the least room of all that fit: those that fit are a stack, with the best fit on top.
+    waiting = _waiting(alone, half)
+    fitting: list[_Rows] = []
+    for length, left in zip(range(half, 0, -1), counts[half:0:-1].tolist(), strict=True):
+        if rows := waiting[length]:
+            fitting.append(rows)
         while left:
-            # The rows with the least room that is enough, or new ones.
-            place = bisect_left(rooms, length)
-            if place < len(rooms):
-                room = rooms[place]
-                first, size = ranges[room].pop()
-                if not ranges[room]:
-                    del rooms[place]
+            if fitting:
+                room, first, size, more = fitting.pop()
+                if more:
+                    fitting.append(more)
             else:
                 room, first, size = capacity, opened, -(-left // (capacity // length))
                 opened += size
             # Best fit fills a row with pieces of this length before it touches the next one.
             each = room // length
-            full = size if each * size <= left else left // each
+            full = left // each
+            if full > size:
+                full = size
             if full:
                 placed += first, full, each
                 left -= full * each
-                if rest := room - each * length:
-                    keep(rest, first, full)
-            if full < size:
+                rest = room - each * length
+                waiting[rest] = (rest, first, full, waiting[rest])
+            if full == size:
+                continue
+            # Fewer pieces of this length are left than fill one more row, which keeps room for another.
+            part = 1 if left else 0
+            if size > full + part:
+                fitting.append((room, first + full + part, size - full - part, None))
+            if part:
                 placed += first + full, 1, left
-                keep(room - left * length, first + full, 1)
-                if behind := size - full - 1:
-                    keep(room, first + full + 1, behind)
-                left = 0
+                fitting.append((room - left * length, first + full, 1, None))
+            break
     found = np.empty(len(lengths), np.int64)
     found[_order(capacity - lengths)] = _rows(placed)
     return found, opened
 
 
-class _Free:
-    """Rows that are being filled, as ranges of neighbours that have the same room left."""
-
-    def __init__(self, capacity: int, longest_first: list[int], counts: list[int]):
-        """Rows of `capacity` with one piece each: so many for each of the lengths."""
-        self.ranges: list[list[tuple[int, int]]] = [[] for _ in range(capacity + 1)]
-        """First row and number of rows, by room."""
-        first = 0
-        for length, count in zip(longest_first, counts, strict=True):
-            self.ranges[capacity - length].append((first, count))
-            first += count
-        self.rooms = [capacity - length for length in longest_first if length < capacity]
-        """The rooms for which there are ranges, ascending."""
-
-    def keep(self, room: int, first: int, size: int) -> None:
-        """Keeps rows for later."""
-        ranges = self.ranges[room]
-        if not ranges:
-            insort(self.rooms, room)
-        ranges.append((first, size))
+def _waiting(alone: Int64, half: int) -> list[_Rows | None]:
+    """By their room, 0 to `half`, the rows of one piece each: so many [rooms] leave each room."""
+    waiting: list[_Rows | None] = [None] * (half + 1)
+    rooms = np.flatnonzero(alone)
+    firsts = (np.cumsum(alone) - alone)[rooms]
+    for room, first, size in zip(rooms.tolist(), firsts.tolist(), alone[rooms].tolist(), strict=True):
+        waiting[room] = (room, first, size, None)
+    return waiting
 
 
 def _rows(placed: list[int]) -> Int64:
     """The rows of pieces from (first row, rows, times), ...: the numbers of so many rows, so many times over."""
-    firsts, rows, times = np.asarray(placed, np.int64).reshape(-1, 3).T
+    firsts, rows, times = np.fromiter(placed, np.int64, len(placed)).reshape(-1, 3).T
     sizes = np.repeat(rows, times)
     steps = np.repeat(firsts, times) - (np.cumsum(sizes) - sizes)
     return np.arange(sizes.sum()) + np.repeat(steps, sizes)

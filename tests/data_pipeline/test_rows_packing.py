@@ -37,6 +37,13 @@ def textbook(lengths: list[int], capacity: int) -> list[int]:
     return rooms
 
 
+def packed_rooms(lengths: np.ndarray, capacity: int) -> list[int]:
+    rows, count = best_fit(lengths, capacity)
+    rooms = capacity - np.bincount(rows, lengths, count).astype(int)
+    assert rooms.min(initial=0) >= 0
+    return sorted(rooms.tolist())
+
+
 def web_lengths(documents: int, seed: int, mean: float = 885.0) -> np.ndarray:
     drawn = np.random.default_rng(seed).lognormal(np.log(mean) - 0.6, 1.1, documents)
     return np.maximum(1, drawn).astype(np.int64)
@@ -49,10 +56,15 @@ def test_packing_is_best_fit_decreasing(seed):
     lengths = rng.integers(1, capacity + 1, int(rng.integers(0, 700)))
     if seed % 2:
         lengths = np.minimum(capacity, web_lengths(600, seed, capacity / 3))
-    rows, count = best_fit(lengths, capacity)
-    rooms = capacity - np.bincount(rows, lengths, count).astype(int)
-    assert rooms.min(initial=0) >= 0
-    assert sorted(rooms.tolist()) == sorted(textbook(lengths.tolist(), capacity))
+    assert packed_rooms(lengths, capacity) == sorted(textbook(lengths.tolist(), capacity))
+
+
+def test_packing_is_best_fit_decreasing_in_many_small_cases():
+    rng = np.random.default_rng(0)
+    for _ in range(1000):
+        capacity = int(rng.integers(1, 60))
+        lengths = rng.integers(1, rng.integers(1, capacity + 1) + 1, int(rng.integers(0, 120)))
+        assert packed_rooms(lengths, capacity) == sorted(textbook(lengths.tolist(), capacity)), (capacity, lengths)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
-
 from data_pipeline.audit.lineage import Part
 from data_pipeline.errors import DataError
 from data_pipeline.format.dataset import TokenDataset
@@ -122,17 +120,11 @@ class StepReader:
 
 def documents(dataset: TokenDataset, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Of each document in the tokens [start, stop) of a split: its number, where it begins in them, how many tokens."""
-    document = _document_at(dataset, start)
+    document = dataset.document_at(start)
     while start < stop:
         end = min(dataset.document_span(document)[1], stop)
         yield document, start, end - start
         document, start = document + 1, end
-
-
-def _document_at(dataset: TokenDataset, token: int) -> int:
-    """The number of the document that holds a token of the split."""
-    shard = int(np.searchsorted(dataset.shard_starts, token, side="right")) - 1
-    return int(dataset.document_starts[shard] + np.searchsorted(dataset.document_ends(shard), token, side="right"))
 
 
 def _origin(dataset: TokenDataset, document: int) -> str | None:

@@ -6,6 +6,7 @@ Offsets are global, 64-bit, and count tokens from the start of the split; shards
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,22 +37,21 @@ _MAPS = 8192
 """Shards mapped at a time: Linux allows a process 65,530 maps in all."""
 
 _ENDS = 1 << 25
-"""Documents whose ends are kept at a time: 256 to 512 MiB."""
+"""Documents whose ends are kept at a time: 200 to 256 MiB."""
 
 
 class Ends(NamedTuple):
-    """The ends of the documents of a shard, and a table to find them by their place."""
+    """The ends of the documents of a shard, and a table to find them by their place.
 
-    ends: Int64
-    """[documents] from the start of the split."""
-    walk: array[int]
-    """The same, to go from one to the next without a search; the last is the end of the shard."""
+    Of four bytes each, unless a shard has 2**32 tokens: every row of a batch looks at other places of other shards.
+    """
+
+    ends: array[int]
+    """[documents] from the start of the shard; the last is its end."""
     firsts: array[int]
     """Of each stretch of 2**bits tokens, and of the one behind the last: the first document that ends in it."""
     bits: int
     """A stretch is as long as one to two documents on average."""
-    base: int
-    """Where the shard begins."""
 
 
 def open_dataset(folder: str | Path, split: str, cache: CacheOptions | None = None) -> TokenDataset:
@@ -113,8 +113,8 @@ class TokenDataset:
     def document_span(self, index: int) -> tuple[int, int]:
         """Where document `index` starts and ends, in tokens of the split; EOD is its last token."""
         shard, local = self._place(index)
-        ends = self.document_ends(shard)
-        return int(ends[local - 1]) if local else int(self.shard_starts[shard]), int(ends[local])
+        ends, base = self.ends[shard].ends, self.shard_starts_list[shard]
+        return base + ends[local - 1] if local else base, base + ends[local]
 
     def document(self, index: int) -> NDArray[Any]:
         """The tokens of one document, EOD included."""
@@ -125,10 +125,9 @@ class TokenDataset:
         last = int(np.searchsorted(self.shard_starts, stop, side="left")) - 1
         pieces = []
         for shard in range(self._shard_at(start), last + 1):
-            ends = self.document_ends(shard)
-            low = np.searchsorted(ends, start, side="right")
-            high = np.searchsorted(ends, stop, side="left")
-            pieces.append(ends[low:high])
+            ends, base = self.ends[shard].ends, self.shard_starts_list[shard]
+            inside = ends[bisect_right(ends, start - base) : bisect_left(ends, stop - base)]
+            pieces.append(np.asarray(inside, np.int64) + base)
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def origin(self, index: int) -> tuple[str, int] | None:
@@ -183,8 +182,14 @@ class TokenDataset:
         return np.memmap(path, dtype=self.dtype, mode="r").view(np.ndarray)
 
     def document_ends(self, shard: int) -> Int64:
-        """Global offset of the end of each document of a shard, summed when first asked for."""
-        return self.ends[shard].ends
+        """The end of each document of a shard, from the start of the shard."""
+        return np.asarray(self.ends[shard].ends, np.int64)
+
+    def document_at(self, token: int) -> int:
+        """The number of the document that this token of the split is of."""
+        shard = self._shard_at(token)
+        local = bisect_right(self.ends[shard].ends, token - self.shard_starts_list[shard])
+        return int(self.document_starts[shard]) + local
 
     def _open_ends(self, shard: int) -> Ends:
         path, tokens = self.files.path(shard, "len"), self.shards[shard].tokens
@@ -193,9 +198,7 @@ class TokenDataset:
             raise DataError(f"adds up to {int(ends[-1])} tokens, the manifest says {tokens}", path)
         bits = (tokens // len(ends)).bit_length()
         firsts = np.searchsorted(ends, np.arange((tokens >> bits) + 2) << bits)
-        base = self.shard_starts_list[shard]
-        walk = array("q", (ends + base).tobytes())
-        return Ends(np.frombuffer(walk, np.int64), walk, array("q", firsts.tobytes()), bits, base)
+        return Ends(_compact(ends, tokens), _compact(firsts, len(ends)), bits)
 
     def _shard_at(self, start: int) -> int:
         return int(np.searchsorted(self.shard_starts, start, side="right")) - 1
@@ -206,6 +209,11 @@ class TokenDataset:
             raise DataError(f"has documents 0 to {self.documents - 1}, not {index}", f"{self.folder}/{self.split}")
         shard = int(np.searchsorted(self.document_starts, index, side="right")) - 1
         return shard, index - int(self.document_starts[shard])
+
+
+def _compact(numbers: Int64, largest: int) -> array[int]:
+    kind = "I" if largest < 1 << 32 else "Q"
+    return array(kind, numbers.astype(kind).tobytes())
 
 
 def _starts(counts: list[int]) -> Int64:

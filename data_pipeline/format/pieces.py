@@ -45,7 +45,7 @@ def groups(ends: Int64) -> Iterator[tuple[int, int]]:
 def pieces_of(dataset: TokenDataset) -> Iterator[Piece]:
     """The documents of a split, with their origins where the set knows any."""
     for shard in range(len(dataset.shards)):
-        ends = dataset.document_ends(shard) - dataset.shard_starts[shard]
+        ends = dataset.document_ends(shard)
         tokens, origins = dataset.shard_tokens(shard), _origins(dataset, shard)
         for start, stop in groups(ends):
             first = int(ends[start - 1]) if start else 0

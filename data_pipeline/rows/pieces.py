@@ -97,16 +97,17 @@ def boundaries(dataset: TokenDataset, pieces: Sequence[Piece], rows: Sequence[in
             found.append(place)
         if not inner:
             continue
-        shard, stop, shift = bisect_right(starts, start) - 1, start + length, place - start
-        if stop > starts[shard + 1]:
-            found += (dataset.boundaries(start, stop) + shift).tolist()
+        shard = bisect_right(starts, start) - 1
+        if start + length > starts[shard + 1]:
+            found += (dataset.boundaries(start, start + length) + (place - start)).tolist()
             continue
         # For every row of a batch: a binary search takes as long as its copy, a look into a table does not.
-        _, walk, firsts, bits, base = ends_of[shard]
-        number = firsts[start - base >> bits]
-        while walk[number] <= start:
+        ends, firsts, bits = ends_of[shard]
+        local = start - starts[shard]
+        stop, shift, number = local + length, place - local, firsts[local >> bits]
+        while ends[number] <= local:
             number += 1
-        while (end := walk[number]) < stop:
+        while (end := ends[number]) < stop:
             found.append(end + shift)
             number += 1
-    return np.array(found, np.int64)
+    return np.fromiter(found, np.int64, len(found))

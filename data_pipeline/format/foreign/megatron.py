@@ -71,7 +71,7 @@ def write_index(path: Path, dataset: TokenDataset, shard: int) -> None:
     Raises DataError for a document of more than 2^31 - 1 tokens.
     """
     itemsize = np.dtype(dataset.manifest.dtype).itemsize
-    ends = dataset.document_ends(shard) - dataset.shard_starts[shard]
+    ends = dataset.document_ends(shard)
     lengths = np.diff(ends, prepend=0)
     if int(lengths.max()) > _LONGEST:
         raise DataError(f"Megatron stores lengths in 32 bits, and a document has {int(lengths.max()):,} tokens", path)

@@ -1,4 +1,4 @@
-"""The backward pass of the CPU's own causal attention against the formula in float64."""
+"""The CPU's own causal attention against the formula in float64."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from megaxf.models import attention_cpu
 from megaxf.models.attention import attention
 
-SEQ = attention_cpu.BLOCK + 44
+SEQ = attention_cpu.SMALLEST_BLOCK + 44
 """Two blocks, the second one not whole."""
 
 
@@ -33,13 +33,23 @@ def ours(q, k, v):
     return out.transpose(1, 2)
 
 
+@pytest.mark.parametrize("seq", [7, SEQ, attention_cpu.SMALLEST_BLOCK * attention_cpu.MOST_BLOCKS + 61])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (6, 2), (3, 1)])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)], ids=str)
-def test_equals_the_formula(heads, kv_heads, dtype, tolerance):
-    tensors = inputs(heads, kv_heads, dtype)
+def test_equals_the_formula(heads, kv_heads, dtype, tolerance, seq):
+    tensors = inputs(heads, kv_heads, dtype, seq)
     expected = gradients(lambda q, k, v: attention(q, k, v, backend="reference"), tensors, torch.float64)
     for name, exact, got in zip(("out", "q", "k", "v"), expected, gradients(ours, tensors, dtype), strict=True):
         assert (got - exact).norm() / exact.norm() < tolerance, name
+
+
+def test_large_scores_do_not_overflow():
+    tensors = inputs(6, 2, torch.float32)
+    tensors[0].mul_(1e4)
+    expected = gradients(lambda q, k, v: attention(q, k, v, backend="reference"), tensors, torch.float64)
+    for name, exact, got in zip(("out", "q", "k", "v"), expected, gradients(ours, tensors, torch.float32), strict=True):
+        assert got.isfinite().all()
+        assert (got - exact).norm() <= 1e-2 * exact.norm().clamp(min=1e-3), name
 
 
 def test_a_compiled_model_takes_it_and_gets_the_kernels_gradients():

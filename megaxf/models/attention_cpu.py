@@ -38,19 +38,24 @@ def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: f
 
 class _CausalAttention(torch.autograd.Function):
     """Blocks of queries against the keys up to their last; backwards from the log-sum-exp, as FlashAttention does
-    (arXiv 2205.14135)."""
+    (arXiv 2205.14135), with all matrices the other way round: what it has in common with the pass forwards, the
+    compiler would find, and keep from there.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
         queries, keys, values = _grouped(q, k), k.flatten(0, 1), v.flatten(0, 1)
         outs, log_sums = [], []
         for block, seen in _blocks(q.shape[2]):
-            scores = _scores(queries[:, :, block], keys[:, :seen], scale)
-            log_sum = scores.logsumexp(-1, keepdim=True)
-            weights = (scores - log_sum).exp().to(q.dtype)
-            outs.append((weights.flatten(1, 2) @ values[:, :seen]).unflatten(1, weights.shape[1:3]))
+            own = queries[:, :, block]
+            scores = (own.flatten(1, 2) @ keys[:, :seen].mT).view(*own.shape[:3], seen).float() * scale
+            scores = scores.masked_fill(_later(own, seen), -torch.inf)
+            log_sum = scores.logsumexp(-1)
+            weights = (scores - log_sum[..., None]).exp().to(q.dtype)
+            outs.append((weights.flatten(1, 2) @ values[:, :seen]).view_as(own))
             log_sums.append(log_sum)
-        out = torch.cat(outs, dim=2).view(q.shape)
+        # Laid out as [batch, seq, heads, head_dim], which is how the next product reads it, so that it is kept once.
+        out = torch.cat(outs, dim=2).view(q.shape).transpose(1, 2).contiguous().transpose(1, 2)
         ctx.save_for_backward(q, k, v, out, torch.cat(log_sums, dim=2))
         ctx.scale = scale
         return out
@@ -60,16 +65,18 @@ class _CausalAttention(torch.autograd.Function):
         q, k, v, out, log_sum = ctx.saved_tensors
         queries, keys, values = _grouped(q, k), k.flatten(0, 1), v.flatten(0, 1)
         upstream, out = _grouped(gradient, k), _grouped(out, k)
-        mean = (upstream.float() * out.float()).sum(-1, keepdim=True)
+        mean = (upstream.float() * out.float()).sum(-1)
         q_gradients, k_gradient, v_gradient = [], torch.zeros_like(keys).float(), torch.zeros_like(values).float()
         for block, seen in _blocks(q.shape[2]):
             own, g = queries[:, :, block], upstream[:, :, block].flatten(1, 2)
-            weights = (_scores(own, keys[:, :seen], ctx.scale) - log_sum[:, :, block]).exp()
-            slope = (g @ values[:, :seen].mT).view_as(weights).float() - mean[:, :, block]
-            slope = (weights * slope * ctx.scale).to(q.dtype).flatten(1, 2)
-            v_gradient[:, :seen] += weights.to(q.dtype).flatten(1, 2).mT @ g
-            k_gradient[:, :seen] += slope.mT @ own.flatten(1, 2)
-            q_gradients.append((slope @ keys[:, :seen]).view_as(own))
+            scores = (keys[:, :seen] @ own.flatten(1, 2).mT).unflatten(2, own.shape[1:3]).float() * ctx.scale
+            weights = (scores - log_sum[:, None, :, block]).exp()
+            weights = weights.masked_fill(_later(own, seen).T[:, None], 0.0)
+            slope = (values[:, :seen] @ g.mT).view_as(weights).float() - mean[:, None, :, block]
+            slope = (weights * slope * ctx.scale).to(q.dtype).flatten(2)
+            v_gradient[:, :seen] += weights.to(q.dtype).flatten(2) @ g
+            k_gradient[:, :seen] += slope @ own.flatten(1, 2)
+            q_gradients.append((slope.mT @ keys[:, :seen]).view_as(own))
         of_q = torch.cat(q_gradients, dim=2).view(q.shape)
         return of_q, k_gradient.to(q.dtype).view(k.shape), v_gradient.to(q.dtype).view(v.shape), None
 
@@ -88,12 +95,10 @@ def _grouped(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return x.reshape(k.shape[0] * k.shape[1], -1, *x.shape[2:])
 
 
-def _scores(queries: torch.Tensor, keys: torch.Tensor, scale: float) -> torch.Tensor:
-    """fp32 [batch * kv_heads, groups, block, seen], -inf for keys after the query, which is one of the last seen."""
-    block, seen = queries.shape[2], keys.shape[1]
-    scores = (queries.flatten(1, 2) @ keys.mT).view(*queries.shape[:3], seen).float() * scale
-    hidden = torch.ones(block, seen, dtype=torch.bool, device=keys.device).triu(seen - block + 1)
-    return scores.masked_fill(hidden, -torch.inf)
+def _later(queries: torch.Tensor, seen: int) -> torch.Tensor:
+    """Which keys come after a query, which is one of the last seen: [block, seen] bool."""
+    block = queries.shape[2]
+    return torch.ones(block, seen, dtype=torch.bool, device=queries.device).triu(seen - block + 1)
 
 
 def last_queries(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:

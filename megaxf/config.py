@@ -65,7 +65,7 @@ class Train(Section):
     z_loss: NonNegativeFloat = 0.0
     """Coefficient of the squared log-partition penalty (PaLM, arXiv 2204.02311)."""
     compile: bool = False
-    """torch.compile each layer."""
+    """torch.compile each layer, the passes over the logits, and in the reference engine the optimizer."""
     exit_after_minutes: PositiveFloat | None = None
     """Save and stop such that all is over so many minutes after the start: the time of a slot."""
 

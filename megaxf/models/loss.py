@@ -6,28 +6,13 @@ two tensors of the shapes of the hidden states and of the weight.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from megaxf.models.logits import IGNORED, Vocabulary, differentiate, differentiate_compiled
 from megaxf.models.matmul import add_mm, by_onednn, mm
-
-IGNORED = -100
-"""Label of a target that is not counted."""
-CPU_BLOCK, GPU_BLOCK = 2**18, 2**28
-"""Logits widened to fp32 at one time: several passes go over them, so on a CPU no more than its cache holds."""
-
-
-class Vocabulary(Protocol):
-    """The part of the vocabulary that a weight is about, where others have the rest."""
-
-    size: int
-    """Of the whole vocabulary."""
-    first: int
-    """The id of the weight's first row."""
-
-    def combine(self, statistics: torch.Tensor) -> torch.Tensor:
-        """Statistics [3, tokens] of the own logits (see `_exponentiate`) -> those of all."""
 
 
 def chunked_cross_entropy(
@@ -38,6 +23,7 @@ def chunked_cross_entropy(
     chunk_size: int | None = None,
     z_loss: float = 0.0,
     vocabulary: Vocabulary | None = None,
+    compiled: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The loss of logits = hidden @ weight^T, summed (not averaged) over the counted labels.
 
@@ -46,6 +32,7 @@ def chunked_cross_entropy(
     z_loss: coefficient of log(sum(exp(logits)))^2 (PaLM, arXiv 2204.02311).
     vocabulary: where the weight has the rows of a part of the vocabulary only. The gradient of `hidden` is then that
     part's, to be summed with the others'.
+    compiled: let torch.compile join the passes over the logits.
     Returns (loss, nll), fp32: the sum of nll and z_loss term, which can be differentiated once, and detached the
     negative log-likelihood of each label [...], 0 where it is not counted.
     Raises ValueError for a label outside the vocabulary (on a GPU, where that would wait for the device, a device-side
@@ -55,7 +42,8 @@ def chunked_cross_entropy(
     rows = chunk_size or _chunk_rows(weight)
     shape, hidden, labels = labels.shape, hidden.flatten(0, -2), labels.flatten()
     grad_enabled = torch.is_grad_enabled()
-    loss, nll = _ChunkedCrossEntropy.apply(hidden, weight, labels, rows, z_loss, vocabulary, grad_enabled)
+    way = differentiate_compiled if compiled else differentiate
+    loss, nll = _ChunkedCrossEntropy.apply(hidden, weight, labels, rows, z_loss, vocabulary, grad_enabled, way)
     return loss, nll.view(shape)
 
 
@@ -89,6 +77,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         z_loss: float,
         vocabulary: Vocabulary | None,
         grad_enabled: bool,
+        way: Callable[..., torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         wants_hidden, wants_weight = (grad_enabled and needed for needed in ctx.needs_input_grad[:2])
         ctx.hidden_gradient = torch.empty_like(hidden) if wants_hidden else None
@@ -101,7 +90,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             states = hidden[chunk]
             logits = None  # those of the chunk before make room
             logits = mm(states, weight.t(), None if products is None else products[: len(states)])
-            each[:, chunk] = _differentiate(logits, labels[chunk], z_loss, vocabulary, wants_hidden or wants_weight)
+            each[:, chunk] = way(logits, labels[chunk], z_loss, vocabulary, wants_hidden or wants_weight)
             if wants_hidden:
                 mm(logits, weight, ctx.hidden_gradient[chunk])
             if wants_weight:
@@ -121,90 +110,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         ctx.used = True
         gradients = [ctx.hidden_gradient, ctx.weight_gradient]
         ctx.hidden_gradient = ctx.weight_gradient = None
-        return *(None if g is None else g.mul_(scale) for g in gradients), *[None] * 5
-
-
-class _Targets(NamedTuple):
-    """The labels of a chunk as the own part of the vocabulary sees them, each [tokens]."""
-
-    counted: torch.Tensor
-    here: torch.Tensor
-    """Counted, and in the own part."""
-    column: torch.Tensor
-    """Of the logits; 0 where not here."""
-
-    def rows(self, block: slice) -> _Targets:
-        return _Targets(*(field[block] for field in self))
-
-
-def _differentiate(
-    logits: torch.Tensor, labels: torch.Tensor, z_loss: float, vocabulary: Vocabulary | None, wanted: bool
-) -> torch.Tensor:
-    """Nll and squared log-partition of each label [2, tokens]; where wanted, the gradient of nll + z_loss * squares
-    overwrites the logits [tokens, own part of the vocabulary] of any dtype, which are spoilt in any case.
-
-    Done in fp32, a block of tokens at a time. With the whole vocabulary at hand a block is finished while the cache
-    has it; otherwise all wait for one message about all tokens.
-    """
-    targets = _targets(labels, vocabulary.first if vocabulary else 0, logits.shape[1])
-    rows = max(1, (CPU_BLOCK if logits.device.type == "cpu" else GPU_BLOCK) // logits.shape[1])
-    blocks = [slice(start, start + rows) for start in range(0, len(labels), rows)]
-    buffer = None
-    if logits.dtype != torch.float32:
-        buffer = logits.new_empty(min(rows, len(labels)), logits.shape[1], dtype=torch.float32)
-    each, statistics = [], []
-    for block in blocks:
-        part, own = logits[block], targets.rows(block)
-        wide = part if buffer is None else buffer[: len(part)].copy_(part)
-        statistics.append(_exponentiate(wide, own))
-        if vocabulary is None:
-            each.append(_finish(wide, statistics[-1], statistics[-1], own, z_loss, wanted))
-        if wanted and buffer is not None:
-            part.copy_(wide)
-    if vocabulary is not None:
-        whole = vocabulary.combine(torch.cat(statistics, dim=1))
-        for block, local in zip(blocks, statistics, strict=True):
-            each.append(_finish(logits[block], local, whole[:, block], targets.rows(block), z_loss, wanted))
-    return torch.cat(each, dim=1)
-
-
-def _targets(labels: torch.Tensor, first: int, width: int) -> _Targets:
-    counted, column = labels != IGNORED, labels - first
-    here = counted & (column >= 0) & (column < width)
-    return _Targets(counted, here, column.masked_fill(~here, 0))
-
-
-def _exponentiate(logits: torch.Tensor, targets: _Targets) -> torch.Tensor:
-    """Overwrites fp32 logits by exp(logits - largest of the token).
-
-    Returns [3, tokens]: that largest, the sum of the exponentials, and the logit of the target, 0 where not here.
-    """
-    target_logits = logits.gather(1, targets.column[:, None])[:, 0].masked_fill(~targets.here, 0.0)
-    largest = logits.amax(1, keepdim=True)
-    total = logits.sub_(largest).exp_().sum(1)
-    return torch.stack([largest[:, 0], total, target_logits])
-
-
-def _finish(
-    exponentials: torch.Tensor,
-    own: torch.Tensor,
-    whole: torch.Tensor,
-    targets: _Targets,
-    z_loss: float,
-    wanted: bool,
-) -> torch.Tensor:
-    """What `_differentiate` gives, and its gradient in the place of the exponentials.
-
-    own, whole: statistics as `_exponentiate` gives them, of the own part of the vocabulary and of all of it.
-    """
-    largest, total, target_logits = whole
-    log_partition = total.log() + largest
-    counted = targets.counted.float()
-    if wanted:
-        share = counted * (1 + 2 * z_loss * log_partition) / total * (own[0] - largest).exp()
-        of_targets = -targets.here.to(exponentials.dtype)
-        exponentials.mul_(share[:, None]).scatter_add_(1, targets.column[:, None], of_targets[:, None])
-    return torch.stack([counted * (log_partition - target_logits), counted * log_partition.square()])
+        return *(None if g is None else g.mul_(scale) for g in gradients), *[None] * 6
 
 
 def _add_product(total: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ the keys of all ranks), compile (each layer). Recomputation is the model's own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -81,13 +82,14 @@ def place(run: Run[Any], mesh: Mesh) -> Placed:
     cuts = tensor_cuts(model, plan, axis.size)
     keep_stage(model, parts[mesh.axis("pipeline").rank])
     partial: dict[str, Axis] = {}
-    loss: Loss = chunked_cross_entropy
+    compiled = run.train.compile
+    loss: Loss = functools.partial(chunked_cross_entropy, compiled=compiled)
     if axis.size > 1:
         partial = partial_gradients(model, plan, axis, sequence)
         apply_tensor(model, plan, axis, sequence)
-        loss = vocab_parallel_loss(axis, sequence, run.model.vocab_size)
+        loss = vocab_parallel_loss(axis, sequence, run.model.vocab_size, compiled)
     apply_context(model, mesh.axis("context"))
-    if run.train.compile:
+    if compiled:
         for layer in model.layers:
             layer.compile()
     return Placed(model, mesh, shapes, stages, cuts, partial, loss)

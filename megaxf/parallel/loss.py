@@ -16,7 +16,7 @@ Loss = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
 class VocabularyShare:
-    """This rank's part of the vocabulary; see megaxf.models.loss.Vocabulary."""
+    """This rank's part of the vocabulary; see megaxf.models.logits.Vocabulary."""
 
     def __init__(self, axis: Axis, size: int) -> None:
         self.size = size
@@ -37,7 +37,7 @@ class VocabularyShare:
         return torch.stack([largest, total, of_all[:, 2].sum(0)])
 
 
-def vocab_parallel_loss(axis: Axis, sequence: bool, size: int) -> Loss:
+def vocab_parallel_loss(axis: Axis, sequence: bool, size: int, compiled: bool = False) -> Loss:
     """The loss over a vocabulary of `size` cut over the axis; with `sequence` of hidden states [batch, seq/tp, hidden].
 
     The logits of rows that only fill up a rank's weight are never made.
@@ -48,6 +48,9 @@ def vocab_parallel_loss(axis: Axis, sequence: bool, size: int) -> Loss:
     def loss(
         hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, *, z_loss: float = 0.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return chunked_cross_entropy(enter(hidden, axis), weight[: share.rows], labels, z_loss=z_loss, vocabulary=share)
+        own = weight[: share.rows]
+        return chunked_cross_entropy(
+            enter(hidden, axis), own, labels, z_loss=z_loss, vocabulary=share, compiled=compiled
+        )
 
     return loss

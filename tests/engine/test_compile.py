@@ -8,6 +8,10 @@ import torch
 
 from megaxf.engine import micro_batches
 from megaxf.engine.statistics import Statistics
+from megaxf.models.logits import differentiate_compiled
+from megaxf.parallel.apply import place
+from megaxf.parallel.loss import vocab_parallel_loss
+from megaxf.parallel.mesh import build_mesh
 from tests.distributed.tiny import global_batch, tiny_engine, tiny_run
 
 
@@ -27,3 +31,18 @@ def test_compiled_layers_give_the_same_curve(run_on, stage, backend):
     (plain,) = run_on(1, curve, stage, False)
     (compiled,) = run_on(1, curve, stage, True, backend, timeout=900)
     torch.testing.assert_close(compiled, plain, rtol=1e-5, atol=0)
+
+
+def compiled_losses(compiled):
+    """How often the loss of a model, and that over a part of the vocabulary, are compiled."""
+    run, mesh = tiny_run(train={"compile": compiled}), build_mesh()
+    losses = place(run, mesh).loss, vocab_parallel_loss(mesh.axis("tensor"), False, 7, compiled)
+    with mock.patch("megaxf.models.loss.differentiate_compiled", side_effect=differentiate_compiled) as seen:
+        for loss in losses:
+            loss(torch.ones(1, 3, 4), torch.ones(7, 4), torch.tensor([[0, 6, -100]]))
+    return seen.call_count
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_loss_is_compiled_with_the_layers(run_on, compiled):
+    assert run_on(1, compiled_losses, compiled, timeout=300) == [2 * compiled]

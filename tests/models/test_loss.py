@@ -1,10 +1,19 @@
 import math
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from megaxf.models.loss import chunked_cross_entropy
+from megaxf.models import loss as ours
+
+chunked_cross_entropy = ours.chunked_cross_entropy
+
+
+@pytest.fixture(params=[False, True], ids=["eager", "compiled"], autouse=True)
+def way(request, monkeypatch):
+    """All of this file both ways."""
+    monkeypatch.setitem(globals(), "chunked_cross_entropy", partial(ours.chunked_cross_entropy, compiled=request.param))
 
 
 def case(tokens=23, hidden=16, vocab=37, seed=0, dtype=torch.float32):
@@ -116,6 +125,43 @@ def test_evaluation_makes_no_gradient():
         loss, _ = chunked_cross_entropy(states, weight, labels)
     assert not loss.requires_grad
     torch.testing.assert_close(loss, whole(states, weight, labels, 0.0)[0].detach())
+
+
+class Half:
+    """A part of the vocabulary, of which the logits of the rest are known."""
+
+    def __init__(self, size, first, rest, labels, first_of_rest):
+        self.size, self.first = size, first
+        here = (labels >= first_of_rest) & (labels < first_of_rest + rest.shape[1])
+        column = (labels - first_of_rest).where(here, 0)
+        target = rest.gather(1, column[:, None])[:, 0] * here
+        self.rest = rest.amax(1), (rest - rest.amax(1, keepdim=True)).exp().sum(1), target
+
+    def combine(self, statistics):
+        largest = torch.maximum(statistics[0], self.rest[0])
+        totals = [total * (top - largest).exp() for top, total, _ in (statistics, self.rest)]
+        return torch.stack([largest, sum(totals), statistics[2] + self.rest[2]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_parts_of_the_vocabulary_make_up_the_whole(dtype):
+    states, weight, labels = case(dtype=dtype)
+    wide = [t.detach().double().requires_grad_() for t in (states, weight)]
+    expected, expected_nll = whole(*wide, labels, 0.01)
+    expected.backward()
+    of_states = torch.zeros_like(wide[0])
+    cut, bound = 20, 1e-5 if dtype == torch.float32 else 2e-2
+    for own, other in ((slice(0, cut), slice(cut, 37)), (slice(cut, 37), slice(0, cut))):
+        rest = (states @ weight[other].t()).detach().float()
+        part = Half(37, own.start, rest, labels, other.start)
+        loss, nll = chunked_cross_entropy(states, weight[own], labels, z_loss=0.01, vocabulary=part)
+        weight.grad = states.grad = None
+        loss.backward()
+        of_states += states.grad
+        assert loss.item() == pytest.approx(expected.item(), rel=bound)
+        assert (nll - expected_nll).norm() < bound * expected_nll.norm()
+        assert (weight.grad[own] - wide[1].grad[own]).norm() < bound * wide[1].grad[own].norm()
+    assert (of_states - wide[0].grad).norm() < bound * wide[0].grad.norm()
 
 
 def test_second_backward_is_refused():

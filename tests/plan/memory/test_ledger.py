@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from megaxf.engine import deepspeed_config, gradient
-from megaxf.models import loss
+from megaxf.models import logits, loss
 from megaxf.plan.memory import passing, states, zero
 from megaxf.plan.memory.job import Job
 from megaxf.plan.memory.ledger import ledger, ledgers
@@ -84,7 +84,7 @@ def test_sizes_that_the_planner_repeats_are_those_of_the_trainer():
     """The planner stands below the engines and needs no torch, so it cannot ask them."""
     assert states.REFERENCE_BUCKET == gradient.BUCKET
     assert zero.ZERO_BUCKET == deepspeed_config.BUCKET
-    assert passing.BLOCK == {"cpu": loss.CPU_BLOCK, "cuda": loss.GPU_BLOCK}
+    assert passing.BLOCK == {"cpu": logits.CPU_BLOCK, "cuda": logits.GPU_BLOCK}
     for device, stands_for in (("cpu", "cpu"), ("meta", "cuda")):
         for vocab in (1000, 10**6 + 10**5):
             rows = loss._chunk_rows(torch.empty(vocab, 1, device=device))

@@ -1,11 +1,13 @@
 """The two forms of the AdamW step give one result, and the sums of gradients keep fp32."""
 
+from unittest import mock
+
 import pytest
 import torch
 
 from megaxf.config import Optimizer
 from megaxf.engine.gradient import Gradients, Norm, clip_factor
-from megaxf.engine.optimizer import build_adamw
+from megaxf.engine.optimizer import build_adamw, fresh_state
 from megaxf.engine.update import CompiledUpdate, FusedUpdate
 from megaxf.parallel.mesh import Axis
 
@@ -55,6 +57,16 @@ def test_compiled_and_plain_steps_are_equal(dtype, clip):
             torch.testing.assert_close(got[key], expected[key], rtol=1e-6, atol=1e-7)
     for name, before in parameters(dtype)[0].items():
         assert not torch.equal(masters[name], before)
+
+
+def test_what_compilation_leaves_is_given_back_before_the_moments_are_made_and_after():
+    moments_made = []
+    with (
+        mock.patch("megaxf.engine.update.fresh_state", side_effect=fresh_state) as moments,
+        mock.patch("megaxf.engine.update.return_freed_memory", side_effect=lambda: moments_made.append(moments.called)),
+    ):
+        train(CompiledUpdate, torch.float32, 0.0)
+    assert moments_made == [False, True]
 
 
 @pytest.mark.parametrize("update", [FusedUpdate, CompiledUpdate])

@@ -47,8 +47,9 @@ def test_last_queries_of_a_longer_sequence(dtype):
         assert distance(got, exact.detach()) < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_loss_and_its_gradients(dtype):
+def test_loss_and_its_gradients(dtype, compiled):
     generator = torch.Generator().manual_seed(0)
     hidden, weight = torch.randn(50, 24, generator=generator), torch.randn(61, 24, generator=generator) * 0.1
     labels = torch.randint(61, (50,), generator=generator)
@@ -58,7 +59,7 @@ def test_loss_and_its_gradients(dtype):
     exact = torch.nn.functional.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
     exact.backward()
     on_gpu = [x.to("cuda", dtype).requires_grad_() for x in (hidden, weight)]
-    loss, _ = chunked_cross_entropy(*on_gpu, labels.cuda(), chunk_size=7)
+    loss, _ = chunked_cross_entropy(*on_gpu, labels.cuda(), chunk_size=7, compiled=compiled)
     loss.backward()
     assert distance(loss, exact.detach()) < TOLERANCE[dtype]
     for got, leaf in zip(on_gpu, leaves, strict=True):

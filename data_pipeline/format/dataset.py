@@ -40,6 +40,10 @@ _ENDS = 1 << 25
 """Documents whose ends are kept at a time: 200 to 256 MiB."""
 
 
+_COMPACT = 1 << 32
+"""What does not fit into four bytes."""
+
+
 class Ends(NamedTuple):
     """The ends of the documents of a shard, and a table to find them by their place.
 
@@ -212,7 +216,7 @@ class TokenDataset:
 
 
 def _compact(numbers: Int64, largest: int) -> array[int]:
-    kind = "I" if largest < 1 << 32 else "Q"
+    kind = "I" if largest < _COMPACT else "Q"
     return array(kind, numbers.astype(kind).tobytes())
 
 

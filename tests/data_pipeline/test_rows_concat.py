@@ -45,13 +45,19 @@ def test_rows_share_a_token_and_no_pair_is_missing(tmp_path):
     assert batch.labels.tolist() == [[*range(1, 7)], [*range(7, 13)], [*range(13, 19)], [*range(19, 24), EOD]]
 
 
-def test_boundaries_are_those_of_the_lengths(tmp_path):
+@pytest.mark.parametrize("compact", [1 << 32, 0], ids=["four bytes", "eight bytes, as for shards of 2^32 tokens"])
+def test_boundaries_are_those_of_the_lengths(tmp_path, monkeypatch, compact):
     """Of every stretch of the split: strictly inside of it, in whichever shards, among many short documents, too."""
+    monkeypatch.setattr("data_pipeline.format.dataset._COMPACT", compact)
     draw = np.random.default_rng(5)
     lengths = [*draw.integers(1, 40, 30), *[1] * 50, *draw.integers(1, 9, 30), 60]
     whole = dataset(tmp_path, [[7] * (length - 1) for length in lengths], shard_tokens=170)
     assert len(whole.shards) > 3
+    assert whole.ends[0].ends.itemsize == (4 if compact else 8)
     ends, width = np.cumsum(lengths), 13
+    assert [whole.document_span(number)[1] for number in range(len(lengths))] == ends.tolist()
+    assert [whole.document_at(int(end) - 1) for end in ends] == list(range(len(lengths)))
+    assert [whole.document_at(int(end)) for end in ends[:-1]] == list(range(1, len(lengths)))
     for start, length in itertools.product(range(whole.tokens), range(1, width + 1)):
         stop = min(start + length, whole.tokens)
         inside = ends[(ends > start) & (ends < stop)] - start + 2 * width

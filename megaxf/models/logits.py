@@ -100,14 +100,22 @@ def _finish(
 
     own, whole: statistics as `_exponentiate` gives them, of the own part of the vocabulary and of all of it.
     """
-    largest, total, target_logits = whole
-    log_partition = total.log() + largest
-    counted = targets.counted.float()
+    each, share = _of_tokens(whole, targets, z_loss)
     if wanted:
-        share = counted * (1 + 2 * z_loss * log_partition) / total * (own[0] - largest).exp()
+        share = share * (own[0] - whole[0]).exp()
         of_targets = -targets.here.to(exponentials.dtype)
         exponentials.mul_(share[:, None]).scatter_add_(1, targets.column[:, None], of_targets[:, None])
-    return torch.stack([counted * (log_partition - target_logits), counted * log_partition.square()])
+    return each
+
+
+def _of_tokens(whole: torch.Tensor, targets: Targets, z_loss: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `differentiate` gives, and what each exp(logit - largest) is multiplied by to be its gradient [tokens], less
+    1 for the target. whole: see `_finish`.
+    """
+    largest, total, target_logits = whole
+    log_partition, counted = total.log() + largest, targets.counted.float()
+    each = torch.stack([counted * (log_partition - target_logits), counted * log_partition.square()])
+    return each, counted * (1 + 2 * z_loss * log_partition) / total
 
 
 def differentiate_compiled(
@@ -116,16 +124,16 @@ def differentiate_compiled(
     """As `differentiate`. Each logit is widened as it is come by, so no block need fit into a cache."""
     targets = _targets(labels, vocabulary.first if vocabulary else 0, logits.shape[1])
     statistics = _compiled(_statistics)(logits, targets)
-    largest, total, target_logits = vocabulary.combine(statistics) if vocabulary else statistics
-    log_partition, counted = total.log() + largest, targets.counted.float()
+    whole = vocabulary.combine(statistics) if vocabulary else statistics
+    each, share = _of_tokens(whole, targets, z_loss)
     if wanted:
-        share = counted * (1 + 2 * z_loss * log_partition) / total
+        largest = whole[0]
         places = torch.arange(len(labels), device=logits.device), targets.column
         of_targets = (logits[places].float() - largest).exp() * share - targets.here.float()
         _compiled(_gradient)(logits, largest, share)
         # Not within what is compiled, where it would make a copy of all logits.
         logits[places] = of_targets.to(logits.dtype)
-    return torch.stack([counted * (log_partition - target_logits), counted * log_partition.square()])
+    return each
 
 
 @cache

@@ -25,7 +25,7 @@ from megaxf.engine.deepspeed_messages import timed_messages
 from megaxf.engine.deepspeed_start import Partition, import_deepspeed
 from megaxf.engine.loss_scale import LossScale
 from megaxf.engine.mpu import ModelParallelUnit
-from megaxf.engine.objective import Objective, Sums, evaluation_mode, several_sources
+from megaxf.engine.objective import Objective, Sums, evaluation_mode, idle_rows, several_sources
 from megaxf.engine.offload import check_nvme
 from megaxf.engine.optimizer import CountsUpdates, build_adamw, fresh_state, set_learning_rate
 from megaxf.engine.protocol import GRADIENT, MOMENTS, SeeGradient, StepResult
@@ -81,7 +81,8 @@ class ZeroEngine(CountsUpdates):
     ) -> StepResult:
         """One update; see the protocol."""
         batches = [self._placed.columns(batch) for batch in micro_batches]
-        sums = Sums(batches, self._axis, self._device, loss_limit, self._sources)
+        idle = idle_rows(self._placed, micro_batches)
+        sums = Sums(batches, idle, self._axis, self._device, loss_limit, self._sources)
         set_learning_rate(self._optimizer, learning_rate)
         clock = self._placed.mesh.clock
         with timed_messages(clock, self._device):

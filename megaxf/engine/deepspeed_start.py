@@ -25,7 +25,9 @@ def import_deepspeed(device: torch.device) -> Any:
 
 def import_quietly(device: torch.device) -> Any:
     """DeepSpeed, without its chatter, told which device it works on."""
-    logging.getLogger("DeepSpeed").addFilter(_is_error)
+    # The second tells of a CUDA toolkit beside no GPU.
+    for name in ("DeepSpeed", "torch.utils.cpp_extension"):
+        logging.getLogger(name).addFilter(_is_error)
     warnings.filterwarnings("ignore", r".*(all_gather_into_tensor|reduce_scatter_tensor).*deprecated", FutureWarning)
     import deepspeed
     import deepspeed.ops

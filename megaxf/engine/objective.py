@@ -49,19 +49,21 @@ class Sums:
     One message before the forward passes, the number of targets, which every gradient is divided by, and of rows
     without any; one after them.
 
+    idle_rows: those that this rank has to count, see `idle_rows`.
     sources: how many the rows come from, where losses are wanted for each of them.
     """
 
     def __init__(
         self,
         batches: Sequence[TorchBatch],
+        idle_rows: int,
         axis: Axis,
         device: torch.device,
         loss_limit: float | None = None,
         sources: int = 0,
     ) -> None:
         self._axis, self._device, self._limit, self._left = axis, device, loss_limit, len(batches)
-        counted = [sum(batch.counted() for batch in batches), sum(batch.idle_rows() for batch in batches)]
+        counted = [sum(batch.counted() for batch in batches), idle_rows]
         self.tokens, self.idle_rows = map(int, sum_numbers(counted, axis, device))
         self.scale = 1 / max(self.tokens, 1)
         """What a summed loss is multiplied by; a batch without a target gives a gradient of zero."""
@@ -106,6 +108,11 @@ class Sums:
             refused=refused > 0,
             by_source=tuple(zip(by_source[:half], map(round, by_source[half:]), strict=True)),
         )
+
+
+def idle_rows(placed: Placed, rows: Sequence[TorchBatch]) -> int:
+    """The whole rows without a target; 0 on all ranks that share them but the first, so that each row counts once."""
+    return 0 if placed.mesh.axis("context").rank else sum(batch.idle_rows() for batch in rows)
 
 
 def several_sources(run: Run[Any]) -> int:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from torch.utils.cpp_extension import _get_build_directory
 
 _YOUNG = 30.0
 """Seconds within which a build may have its lock and not yet a compiler at work."""
@@ -20,6 +19,9 @@ def load_operator(builder: Any) -> Any:
     One process of a machine at a time: the first compiles, the others find its work done. torch marks a build by a
     file, which a killed build leaves behind and on which every later one would wait for ever: such a file is removed.
     """
+    # Its import speaks on machines with a CUDA toolkit and no GPU.
+    from torch.utils.cpp_extension import _get_build_directory
+
     root = Path(_get_build_directory(builder.name, verbose=False)).parent
     with open(root / "megaxf.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

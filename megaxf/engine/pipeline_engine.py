@@ -31,7 +31,7 @@ from megaxf.engine.deepspeed_engine import ZeroEngine
 from megaxf.engine.deepspeed_messages import timed_messages
 from megaxf.engine.deepspeed_start import DTYPES, import_deepspeed
 from megaxf.engine.gradient import Gradients
-from megaxf.engine.objective import Sums, evaluation_mode, several_sources, taken_apart
+from megaxf.engine.objective import Sums, evaluation_mode, idle_rows, several_sources, taken_apart
 from megaxf.engine.optimizer import build_adamw, set_learning_rate
 from megaxf.engine.protocol import SeeGradient, StepResult
 from megaxf.engine.state import read_whole
@@ -142,7 +142,8 @@ class PipelineEngine(ZeroEngine):
     ) -> StepResult:
         """One update; see the protocol."""
         batches = [self._placed.columns(batch) for batch in micro_batches]
-        sums = Sums(batches, self._axis, self._device, loss_limit, self._sources)
+        idle = idle_rows(self._placed, micro_batches)
+        sums = Sums(batches, idle, self._axis, self._device, loss_limit, self._sources)
         set_learning_rate(self._optimizer, learning_rate)
         factor = sums.scale * self._axis.size * self._zero.gradient_accumulation_steps()
 

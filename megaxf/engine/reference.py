@@ -15,7 +15,7 @@ import torch
 from megaxf.config import Run
 from megaxf.engine.batch import TorchBatch
 from megaxf.engine.gradient import Gradients, Norm
-from megaxf.engine.objective import Objective, Sums, evaluation_mode, several_sources
+from megaxf.engine.objective import Objective, Sums, evaluation_mode, idle_rows, several_sources
 from megaxf.engine.optimizer import CountsUpdates, build_adamw, fresh_state, set_learning_rate
 from megaxf.engine.protocol import GRADIENT, MOMENTS, SeeGradient, StepResult
 from megaxf.engine.state import pieces_of
@@ -50,7 +50,8 @@ class ReferenceEngine(CountsUpdates):
     ) -> StepResult:
         """One update; see the protocol."""
         batches = [self._placed.columns(batch) for batch in micro_batches]
-        sums = Sums(batches, self._axis, self._device, loss_limit, self._sources)
+        idle = idle_rows(self._placed, micro_batches)
+        sums = Sums(batches, idle, self._axis, self._device, loss_limit, self._sources)
         clock = self._placed.mesh.clock
         self._gradients.clear()
         for batch in batches:

@@ -17,7 +17,10 @@ class Dropout(nn.Module):
     def __init__(self, rate: float, site: int) -> None:
         """site: a number that no other dropout of the model has."""
         super().__init__()
-        self.rate, self.site = rate, site
+        self.rate = rate
+        # A tensor: a number would be a constant to torch.compile, and each layer compiled by itself. Of the CPU, since a
+        # model may be built without storage.
+        self.site = torch.tensor(site << 32, device="cpu")
 
     def forward(self, x: torch.Tensor, keys: torch.Tensor | None) -> torch.Tensor:
         """x: [batch, seq, hidden]; keys: int64 [batch, seq] from `token_keys`, needed in training where rate > 0."""
@@ -26,7 +29,7 @@ class Dropout(nn.Module):
         if keys is None:
             raise ValueError("dropout in training needs the samples of the rows: Model.forward(tokens, samples=...)")
         channels = torch.arange(x.shape[-1], device=x.device)
-        bits = mix(keys[..., None] + mix(channels + (self.site << 32)))
+        bits = mix(keys[..., None] + mix(channels + self.site))
         kept = (bits >> 32 & (2**31 - 1)) >= int(self.rate * 2**31)
         return torch.where(kept, x / (1 - self.rate), 0.0)
 

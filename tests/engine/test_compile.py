@@ -8,6 +8,7 @@ import torch
 
 from megaxf.engine import micro_batches
 from megaxf.engine.statistics import Statistics
+from megaxf.engine.update import FusedUpdate
 from megaxf.models.logits import differentiate_compiled
 from megaxf.parallel.apply import place
 from megaxf.parallel.loss import vocab_parallel_loss
@@ -46,3 +47,26 @@ def compiled_losses(compiled):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_loss_is_compiled_with_the_layers(run_on, compiled):
     assert run_on(1, compiled_losses, compiled, timeout=300) == [2 * compiled]
+
+
+def graphs(layers, dropout):
+    """How many forward passes of a model's layers torch.compile captures in a step."""
+    run = tiny_run({"num_hidden_layers": layers}, train={"compile": True, "dropout": dropout}, engine={"zero_stage": 0})
+    captured = []
+
+    def backend(graph, inputs):
+        captured.append(graph)
+        return graph.forward
+
+    with (
+        mock.patch.object(torch.nn.Module, "compile", partialmethod(torch.nn.Module.compile, backend=backend)),
+        mock.patch("megaxf.engine.reference.CompiledUpdate", FusedUpdate),
+    ):
+        engine = tiny_engine(run)
+        engine.train_step(micro_batches(global_batch(0), 2), 1e-3)
+    return len(captured)
+
+
+def test_layers_share_what_is_compiled_whatever_their_number(run_on):
+    (few,), (many,) = (run_on(1, graphs, layers, 0.1, timeout=300) for layers in (2, 10))
+    assert few == many

@@ -56,8 +56,8 @@ def test_one_source_is_not_told_apart(run_on):
     assert run_on(1, step, "a", {}, {})[0].by_source == ()
 
 
-def without_targets():
-    run = run_of("a", {}, {})
+def without_targets(layout):
+    run = run_of("a", layout, {})
     batch = global_batch(3, run)
     batch.labels[[1, 6]] = IGNORED
     batch.labels[2, :5] = IGNORED
@@ -65,6 +65,6 @@ def without_targets():
     return tiny_engine(run).train_step(rows, 1e-3).idle_rows
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_rows_without_a_target_are_counted_over_all_ranks(run_on, ranks):
-    assert set(run_on(ranks, without_targets)) == {2}
+@pytest.mark.parametrize(("ranks", "layout"), [(1, {}), (2, {}), (2, {"context_parallel_size": 2})], ids=str)
+def test_rows_without_a_target_are_counted_over_all_ranks(run_on, ranks, layout):
+    assert set(run_on(ranks, without_targets, layout)) == {2}

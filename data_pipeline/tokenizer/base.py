@@ -56,7 +56,7 @@ class Tokenizer(Protocol):
         """
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; special tokens give nothing."""
+        """The text of ids; special tokens give nothing, nor do ids that stand for none."""
 
     def token_id(self, token: str) -> int | None:
         """The id of a token by its name, None where there is none."""

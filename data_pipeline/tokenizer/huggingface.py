@@ -79,10 +79,11 @@ class HuggingFaceTokenizer:
         (folder / "tokenizer.json").write_text(self.json, encoding="utf-8")
         config = self._path.with_name("tokenizer_config.json")
         if config.is_file():
-            text = config.read_text(encoding="utf-8")
+            content = config.read_bytes()
         else:
-            text = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": self.eod_token}, indent=1)
-        (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+            settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": self.eod_token}
+            content = json.dumps(settings, indent=1).encode()
+        (folder / "tokenizer_config.json").write_bytes(content)
         template = self._path.with_name("chat_template.jinja")
         if template.is_file():
             (folder / template.name).write_bytes(template.read_bytes())

@@ -65,8 +65,8 @@ class SentencePieceTokenizer:
         return joined(found, self.vocab_size)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; control tokens give nothing."""
-        text: str = self._processor.decode(list(ids))
+        """The text of ids; control tokens give nothing, nor do ids without a piece, as filled-up tables have."""
+        text: str = self._processor.decode([token for token in ids if token < self.vocab_size])
         return text
 
     def token_id(self, token: str) -> int | None:

@@ -79,6 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert and say what was written."""
+    import signal
+    import sys
     from time import monotonic
 
     from data_pipeline.format.progress import bytes_progress
@@ -88,6 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     out = Path(arguments.destination)
     to = arguments.to or ("gguf" if out.suffix == ".gguf" else "huggingface")
     model = open_source(arguments.source)
+    # What is half written is removed then, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     dtype = "float32" if to in ("megaxf", "deepspeed") else arguments.dtype or model.dtype
     began, ended, found = monotonic(), 0.0, None
 

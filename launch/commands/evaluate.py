@@ -75,7 +75,9 @@ def _texts(arguments: argparse.Namespace) -> int:
     if source.tokenizer is None:
         raise GenerateError(f"{source.path} has no tokenizer: texts cannot be read")
     tokenizer = load_tokenizer(source.tokenizer)
-    length = arguments.sequence_length or min(source.config.max_position_embeddings, USUAL)
+    length = arguments.sequence_length
+    if length is None:
+        length = min(source.config.max_position_embeddings, USUAL)
     rule = Rule(length, arguments.stride, arguments.packed)
     texts = [open_texts(path, tokenizer, arguments.split, arguments.text_field) for path in arguments.data]
     model = open_model(arguments, source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,9 +62,9 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0, the default, is greedy")
     parser.add_argument("--top-k", type=int, metavar="K", help="draw among the K likeliest tokens only")
     parser.add_argument(
-        "--top-p", type=float, default=1.0, metavar="P", help="draw among the likeliest that reach probability P"
+        "--top-p", type=float, metavar="P", help="draw among the likeliest that reach probability P (default: 1)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the draws; each prompt has its own (default: 0)")
+    parser.add_argument("--seed", type=int, help="of the draws; each prompt has its own (default: 0)")
     parser.add_argument(
         "--repetition-penalty", type=float, default=1.0, metavar="X", help="above 1: repeat less (default: 1)"
     )
@@ -76,9 +77,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     if (arguments.logprobs or arguments.prompt_logprobs) and not arguments.json:
         raise GenerateError("--logprobs and --prompt-logprobs have an effect with --json only")
+    if arguments.temperature == 0:
+        given = {"--top-k": arguments.top_k, "--top-p": arguments.top_p, "--seed": arguments.seed}
+        if unused := [name for name, value in given.items() if value is not None]:
+            raise GenerateError(
+                f"{', '.join(unused)}: no effect while --temperature is 0, which takes the likeliest token; give "
+                "--temperature 1, or another above 0, to draw"
+            )
     texts = _prompts(arguments)
+    top_p = 1.0 if arguments.top_p is None else arguments.top_p
     sampling = Sampling(
-        arguments.temperature, arguments.top_k, arguments.top_p, arguments.repetition_penalty, arguments.seed
+        arguments.temperature, arguments.top_k, top_p, arguments.repetition_penalty, arguments.seed or 0
     )
     launch = detect()
     device, axis = None, None
@@ -139,12 +148,25 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
     texts = list(arguments.prompt)
     if arguments.prompts_file:
         try:
-            texts += Path(arguments.prompts_file).read_text(encoding="utf-8").splitlines()
+            # Read with line ends as "\n". Not by str.splitlines, to which a form feed, and more, ends a line.
+            lines = Path(arguments.prompts_file).read_text(encoding="utf-8").split("\n")
+            texts += lines if lines[-1] else lines[:-1]
         except (OSError, UnicodeDecodeError) as error:
             raise GenerateError(f"--prompts-file {arguments.prompts_file} cannot be read: {error}") from None
+    if wrong := [text for text in texts if not _is_text(text)]:
+        raise GenerateError(f"--prompt {wrong[0]!r} has bytes that are no UTF-8")
     if not texts:
         raise GenerateError("no prompt: give --prompt TEXT (--prompt '' starts a new text) or --prompts-file FILE")
     return texts
+
+
+def _is_text(argument: str) -> bool:
+    """Bytes of the command line that are no text come as halves of characters, which nothing can encode."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @contextmanager
@@ -191,7 +213,8 @@ def _print(
                 "logprobs": result.logprobs,
                 "prompt_logprobs": result.prompt_logprobs,
             }
-            print(json.dumps({key: value for key, value in answer.items() if value is not None}, ensure_ascii=False))
+            given = {key: value for key, value in answer.items() if value is not None}
+            print(json.dumps(given, ensure_ascii=sys.stdout.encoding.lower() != "utf-8"))
             continue
         if len(texts) > 1 or arguments.prompts_file:
             print(f"--- prompt {number}")
@@ -199,5 +222,7 @@ def _print(
 
 
 def visible(text: str) -> str:
-    """Text that is safe to print: control characters other than line ends and tabs cannot steer the terminal."""
-    return "".join(ascii(char)[1:-1] if category(char) == "Cc" and char not in "\n\t" else char for char in text)
+    """Text that can be printed and is safe to print: control characters other than line ends and tabs cannot steer the
+    terminal, and what its encoding has not is spelled out."""
+    safe = "".join(ascii(char)[1:-1] if category(char) == "Cc" and char not in "\n\t" else char for char in text)
+    return safe.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding)

@@ -90,7 +90,7 @@ def write(model: Trained, out: Path, form: Form) -> Written:
     optimizer = model.optimizer or OptimizerState(0, {})
     size = 12 * sum(shape.numel() for shape in wanted.values())
     with (
-        new_folder(out, form, mark=POINTERS[1], needed=size) as folder,
+        new_folder(out, form, mark=POINTERS[1], needed=size, inner="global_step*") as folder,
         each_used_once(model.weights, form.told) as weights,
     ):
         huggingface.describe(model, folder, model.dtype)

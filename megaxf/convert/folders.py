@@ -7,6 +7,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 
 from data_pipeline.disk import shortage
@@ -18,15 +19,16 @@ SPARE_BYTES = 1 << 20
 
 
 @contextmanager
-def new_folder(out: Path, form: Form, *, mark: str, needed: int) -> Iterator[Path]:
+def new_folder(out: Path, form: Form, *, mark: str, needed: int, inner: str = "") -> Iterator[Path]:
     """A temporary folder beside `out` that takes its name in the end, or is removed where the block fails.
 
-    form.overwrite: an existing `out` is replaced as a whole, if it has the file `mark` and so is an earlier output.
+    form.overwrite: an existing `out` is replaced as a whole, if it has the file `mark` and so is an earlier output, and
+    no other folders in it than `inner`, a pattern as of the shell.
     form.inspect: sees the folder before it takes its name. needed: bytes, about, which it will take.
     Raises ConvertError where `out` is in the way, the disk is too small, and for a failure to write.
     """
-    out = out.absolute()
-    _check(out, form.overwrite, mark)
+    out = out.resolve()  # a link stays, and what it leads to is replaced
+    _check(out, form.overwrite, mark, inner)
     _check_room(out, needed)
     temporary = out.with_name(f".{out.name}.tmp-{uuid.uuid4().hex[:8]}")
     try:
@@ -59,13 +61,18 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _check(out: Path, overwrite: bool, mark: str) -> None:
+def _check(out: Path, overwrite: bool, mark: str, inner: str) -> None:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / mark).exists():
         raise ConvertError(f"{out} exists and is no earlier output (it has no {mark}); choose another name")
     if not overwrite:
         raise ConvertError(f"{out} exists; pass --overwrite to replace it as a whole, or choose another name")
+    if foreign := sorted(path.name for path in out.iterdir() if path.is_dir() and not fnmatch(path.name, inner)):
+        raise ConvertError(
+            f"{out} holds {', '.join(foreign)}, which no conversion has made and --overwrite would remove; choose "
+            "another name, or move what is to be kept"
+        )
 
 
 def _check_room(out: Path, needed: int) -> None:
@@ -80,6 +87,7 @@ def new_file(out: Path, form: Form, *, magic: bytes, needed: int) -> Iterator[Pa
 
     As `new_folder`; an existing `out` is replaced only if it begins with `magic` and so is of the same kind.
     """
+    out = out.resolve()
     if out.is_dir():
         raise ConvertError(f"{out} is a folder, and this format is one file; give its name, as {out / 'model.gguf'}")
     if out.exists():
@@ -96,7 +104,7 @@ def new_file(out: Path, form: Form, *, magic: bytes, needed: int) -> Iterator[Pa
         form.inspect(temporary)
         _sync(temporary)
         temporary.rename(out)
-        _sync(out.absolute().parent)
+        _sync(out.parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):

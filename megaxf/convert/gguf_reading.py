@@ -132,6 +132,11 @@ def read_config(file: File) -> ModelConfig:
     """The Config of a file. Raises ConvertError with all that is missing or that megaxf has not."""
     name = FAMILIES[file.architecture]
     problems = [f"{file.architecture}.{key} is missing" for key in SIZES.values() if file.of_model(key) is None]
+    problems += [
+        f"{file.architecture}.{key} = {value!r} is no number above 0"
+        for key in SIZES.values()
+        if not isinstance(value := file.of_model(key, 1), int) or value < 1
+    ]
     problems += [f"{file.architecture}.{key} is not supported" for key in ("expert_count",) if file.of_model(key)]
     if problems or "token_embd.weight" not in file.tensors:
         raise ConvertError.listing(
@@ -148,6 +153,7 @@ def read_config(file: File) -> ModelConfig:
 def _llama(file: File, fields: dict[str, Any]) -> dict[str, Any]:
     heads, theta = fields["num_attention_heads"], file.of_model("rope.freq_base", 10000.0)
     head_dim = file.of_model("attention.key_length", fields["hidden_size"] // heads)
+    _check_rope(file, {"rope.dimension_count": head_dim, "rope.scale_linear": 1, "rope.scaling.yarn_ext_factor": 1})
     window = file.of_model("attention.sliding_window")
     return {
         "num_key_value_heads": file.of_model("attention.head_count_kv", heads),
@@ -175,6 +181,14 @@ def _gpt(file: File, fields: dict[str, Any]) -> dict[str, Any]:
     return found | {"rotary_pct": share, "rotary_emb_base": base, "use_parallel_residual": parallel}
 
 
+def _check_rope(file: File, usual: dict[str, float]) -> None:
+    """Raises ConvertError where a setting of the rotary embedding has another value than the one that is computed."""
+    found = {key: file.of_model(key, value) for key, value in usual.items()}
+    if unlike := [f"{key} = {value}" for key, value in found.items() if value != usual[key]]:
+        read = ", ".join(f"{key} = {value}" for key, value in usual.items())
+        raise ConvertError(f"{file.path}: {', '.join(unlike)} is not read, only {read}")
+
+
 def _scaling(file: File, head_dim: int, theta: float) -> dict[str, Any] | None:
     """The rotary stretch. Raises ConvertError where the file has one that megaxf does not know."""
     kind, factor = file.of_model("rope.scaling.type", "none"), file.of_model("rope.scaling.factor", 1.0)
@@ -190,8 +204,10 @@ def _scaling(file: File, head_dim: int, theta: float) -> dict[str, Any] | None:
             f"{file.path}: rope.scaling.type = {kind!r} is not read, only linear and yarn with its length"
         )
     usual = 0.1 * math.log(factor) + 1
-    temperature = {"attention_factor": given * usual} if (given := file.of_model("rope.scaling.attn_factor")) else {}
-    return {"type": "yarn", "factor": factor, "original_max_position_embeddings": original, **temperature}
+    more = {"attention_factor": given * usual} if (given := file.of_model("rope.scaling.attn_factor")) else {}
+    ramp = {beta: file.of_model(f"rope.scaling.yarn_{beta}") for beta in ("beta_fast", "beta_slow")}
+    more |= {beta: value for beta, value in ramp.items() if value is not None}
+    return {"type": "yarn", "factor": factor, "original_max_position_embeddings": original, **more}
 
 
 def _from_table(table: torch.Tensor, head_dim: int, theta: float, where: str) -> dict[str, Any]:

@@ -51,6 +51,8 @@ def write_tokenizer(value: Value, folder: Path, where: str) -> bool:
     tokens, ends = value(f"{PREFIX}tokens", []), eos_ids(value)
     if kind not in ("llama", "t5", "gpt2") or not tokens or not ends:
         raise ConvertError(f"{where}: a tokenizer of kind {kind!r} with {len(tokens)} tokens, ends {ends}, is not read")
+    if max(ends) >= len(tokens):
+        raise ConvertError(f"{where}: texts end with token {max(ends)}, and there are {len(tokens)} tokens")
     kinds = list(value(f"{PREFIX}token_type", [NORMAL] * len(tokens)))
     if kind == "gpt2":
         _byte_level(value, tokens, kinds, where).save(str(folder / "tokenizer.json"))

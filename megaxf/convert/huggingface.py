@@ -119,12 +119,14 @@ def read(path: Path) -> Trained:
     about = read_description(path)
     config, family = about.config, families.of(about.config)
     files = SafetensorsFolder(path)
-    found = Made(files, with_prefix(files, family.PREFIX, family.HEAD))
+    entries = with_prefix(files, family.PREFIX, family.HEAD)
+    found = Made(files, entries)
     spare = {name for name in found if re.fullmatch(family.DERIVED, name)} | _tied_copy(config, found, family, path)
     wanted = parameter_shapes(config)
     theirs = shapes_of(to_theirs(wanted, family.RULES), wanted)
     check_names({name: shape for name, shape in found.shapes.items() if name not in spare}, theirs, str(path))
-    dtype = next(iter(files.dtypes)) if len(files.dtypes) == 1 else "float32"
+    dtypes = {files.dtype(source) for name, entry in entries.items() if name not in spare for source in entry.sources}
+    dtype = next(iter(dtypes)) if len(dtypes) == 1 else "float32"
     ours = Made(found, to_ours(wanted, family.RULES))
     return Trained(config, ours, about.tokenizer, dtype, about.eos_ids, path, "huggingface")
 
@@ -140,7 +142,12 @@ class Description(NamedTuple):
 def read_description(path: Path) -> Description:
     """What `describe` writes. Raises ConvertError where there is no config.json of a model that megaxf has."""
     settings = read_json(path / CONFIG)
-    config = families.of_settings(settings).from_huggingface(settings)
+    try:
+        config = families.of_settings(settings).from_huggingface(settings)
+    except ConvertError:
+        raise
+    except (AttributeError, TypeError, ValueError) as error:  # text for a number, a number for a table
+        raise ConvertError(f"{path / CONFIG} has a setting of a wrong kind: {error}") from error
     return Description(config, tokenizer_in(path), _eos_ids(path, settings))
 
 
@@ -174,5 +181,8 @@ def _tied_copy(config: ModelConfig, found: Weights, family: families.Family, fol
 
 def _eos_ids(folder: Path, settings: dict[str, Any]) -> list[int]:
     generation = read_json(folder / GENERATION) if (folder / GENERATION).is_file() else {}
-    ids = generation.get("eos_token_id", settings.get("eos_token_id"))
-    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+    found = generation.get("eos_token_id", settings.get("eos_token_id"))
+    ids = [] if found is None else found if isinstance(found, list) else [found]
+    if not all(type(token) is int for token in ids):
+        raise ConvertError(f"{folder}: eos_token_id = {found!r} is no number of a token, nor a list of such")
+    return ids

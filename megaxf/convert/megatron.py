@@ -105,7 +105,7 @@ def write_release(model: Trained, out: Path, form: Form, tensor: int, stages: in
     size = sum(shape.numel() for shape in wanted.values()) * DTYPES[dtype].itemsize
     with (
         # What a stage is made of lies in scratch files until the stage is written.
-        new_folder(out, form, mark=LATEST, needed=size + size // stages) as folder,
+        new_folder(out, form, mark=LATEST, needed=size + size // stages, inner="release") as folder,
         each_used_once(model.weights, form.told) as weights,
         TemporaryDirectory(dir=folder) as scratch,
     ):

@@ -89,8 +89,8 @@ class Part(NamedTuple):
     file: Path
     start: int
     """Byte of the file."""
-    dtype: str
-    """As torch names it."""
+    label: str
+    """Its dtype, as the format names it."""
     shape: torch.Size
 
 
@@ -106,8 +106,13 @@ class SafetensorsFolder(Weights):
         self._check(files)
         self._parts = {name: part for parts in files.values() for name, part in parts.items()}
         self.shapes = {name: part.shape for name, part in self._parts.items()}
-        self.dtypes = {part.dtype for part in self._parts.values()}
-        """As torch names them."""
+
+    def dtype(self, name: str) -> str:
+        """Of a tensor, as torch names it. Raises ConvertError where such are not read."""
+        part, known = self._parts[name], {label: dtype for dtype, label in LABELS.items()}
+        if part.label not in known:
+            raise ConvertError(f"{part.file}: {name} has dtype {part.label}; {', '.join(known)} are read")
+        return known[part.label]
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """One tensor in its own dtype; raises KeyError for an unknown name."""
@@ -123,7 +128,7 @@ class SafetensorsFolder(Weights):
         """Rows of one tensor in its own dtype; raises KeyError for an unknown name."""
         part = self._parts[name]
         shape = torch.Size([count, *part.shape[1:]])
-        dtype = DTYPES[part.dtype]
+        dtype = DTYPES[self.dtype(name)]
         start = part.start + first * shape[1:].numel() * dtype.itemsize
         content = np.fromfile(part.file, np.uint8, shape.numel() * dtype.itemsize, offset=start)
         return torch.from_numpy(content).view(dtype).view(shape)
@@ -137,7 +142,7 @@ class SafetensorsFolder(Weights):
                 raise ConvertError(f"{self._folder} needs {SINGLE}, or {INDEX} with its files; found {found}")
             return
         where = read_json(path).get("weight_map")
-        if not isinstance(where, dict):
+        if not (isinstance(where, dict) and all(isinstance(file, str) for file in where.values())):
             raise ConvertError(f"{path} has no weight_map, which says in what file each tensor is")
         missing = sorted(set(where.values()) - set(files))
         problems = [f"{name} is missing, with {sum(f == name for f in where.values())} tensors" for name in missing]
@@ -159,11 +164,7 @@ def _parts(path: Path) -> dict[str, Part]:
     except (SafetensorError, OSError) as error:
         raise ConvertError(f"{path} is no sound safetensors file: {error}") from None
     header.pop("__metadata__", None)
-    names = {label: name for name, label in LABELS.items()}
-    for name, entry in header.items():
-        if entry["dtype"] not in names:
-            raise ConvertError(f"{path}: {name} has dtype {entry['dtype']}; {', '.join(names)} are read")
     return {
-        name: Part(path, 8 + length + entry["data_offsets"][0], names[entry["dtype"]], torch.Size(entry["shape"]))
+        name: Part(path, 8 + length + entry["data_offsets"][0], entry["dtype"], torch.Size(entry["shape"]))
         for name, entry in header.items()
     }

@@ -45,7 +45,8 @@ class Rule:
     @property
     def step(self) -> int:
         """The stride."""
-        return self.stride or (self.length if self.packed or self.length == 1 else self.length // 2)
+        usual = self.length if self.packed or self.length == 1 else self.length // 2
+        return usual if self.stride is None else self.stride
 
     def __str__(self) -> str:
         how = "all documents in a row, ends counted" if self.packed else "each document by itself, after an end"
@@ -72,7 +73,7 @@ class Score:
     @property
     def perplexity(self) -> float:
         """exp(loss), infinite where that is too large for a float."""
-        return math.exp(self.loss) if self.loss < 700 else math.inf
+        return math.inf if self.loss > 700 else math.exp(self.loss)
 
     @property
     def bits_per_byte(self) -> float:
@@ -122,6 +123,8 @@ def evaluate(
             nll, tokens = _nll(forward, batch)
             score.nll, score.tokens = score.nll + nll, score.tokens + tokens
     score.seconds = time.perf_counter() - started
+    if not score.tokens:
+        raise GenerateError(f"{source.name} has no token to be predicted: its documents are empty, or there are none")
     return score
 
 

@@ -77,8 +77,9 @@ def likeliest(logits: torch.Tensor) -> list[int]:
 
 def probabilities(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """The distribution drawn from, [batch, vocab], fp32; tokens that top-k or top-p exclude have 0. Not for greedy."""
-    logits, order = torch.sort(logits / sampling.temperature, dim=-1, descending=True, stable=True)
-    chances = logits.softmax(-1)
+    logits, order = torch.sort(logits, dim=-1, descending=True, stable=True)
+    # Of differences in fp64: at a tiny temperature the logits themselves become infinite.
+    chances = ((logits - logits[:, :1]).double() / sampling.temperature).softmax(-1).float()
     if sampling.top_k is not None:
         chances[:, sampling.top_k :] = 0
     if sampling.top_p < 1:

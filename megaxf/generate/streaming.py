@@ -8,8 +8,6 @@ Decode = Callable[[Sequence[int]], str]
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """What decoding gives for bytes that are not yet a character."""
-CONTEXT = 8
-"""Tokens of the prompt before the first new one: some tokenizers decode the first token of a text differently."""
 
 
 class TextStream:
@@ -21,7 +19,8 @@ class TextStream:
     def __init__(self, decode: Decode, prompt: Sequence[int], stops: Sequence[str] = ()):
         """stops: strings that end the text; they are looked for in the new text alone, across tokens."""
         self._decode, self._stops = decode, stops
-        self._ids = list(prompt[-CONTEXT:])
+        # All of the prompt until the first new text: its last tokens alone may begin within a character.
+        self._ids = list(prompt)
         self._settled = 0
         """Tokens up to here are not decoded any more."""
         self._shown = len(self._ids)

@@ -18,8 +18,8 @@ class Dropout(nn.Module):
         """site: a number that no other dropout of the model has."""
         super().__init__()
         self.rate = rate
-        # A tensor: a number would be a constant to torch.compile, and each layer compiled by itself. Of the CPU, since a
-        # model may be built without storage.
+        # A tensor: a number would be a constant to torch.compile, and each layer compiled by itself. On the CPU, since
+        # a model may be built without storage.
         self.site = torch.tensor(site << 32, device="cpu")
 
     def forward(self, x: torch.Tensor, keys: torch.Tensor | None) -> torch.Tensor:

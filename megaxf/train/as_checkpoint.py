@@ -35,7 +35,7 @@ def write(model: Trained, out: Path, form: Form) -> Written:
     # No past: what a run would go on with is missing.
     extra = {"samples": 0, "tokens": 0, "data": None, "dtype": model.dtype, "eos_ids": model.eos_ids}
     with (
-        new_folder(out, form, mark=CHECKPOINTS, needed=size) as folder,
+        new_folder(out, form, mark=CHECKPOINTS, needed=size, inner=CHECKPOINTS) as folder,
         TemporaryDirectory() as spare,
         each_used_once(model.weights, form.told) as weights,
     ):

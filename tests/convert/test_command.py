@@ -103,10 +103,14 @@ def test_streaming_prints_what_the_whole_prints(run_folder, capsys):
 
 
 def test_prompts_from_a_file_and_an_empty_one(tmp_path, run_folder, capsys):
-    (tmp_path / "prompts").write_text("class A\n\nx = 1\n")
+    (tmp_path / "prompts").write_bytes("class A\r\n\nx\f = 1\u2028\n".encode())
     asked = ["generate", run_folder, "--prompts-file", tmp_path / "prompts", "--max-new-tokens", 3, "--json"]
     code, out, _ = megaxf(capsys, *asked)
-    assert code == 0 and [json.loads(line)["prompt"] for line in out.splitlines()] == ["class A", "", "x = 1"]
+    assert code == 0 and [json.loads(line)["prompt"] for line in out.split("\n")[:-1]] == [
+        "class A",
+        "",
+        "x\f = 1\u2028",
+    ]
 
 
 def test_any_of_several_end_tokens_of_the_generation_config(tmp_path, run_folder, capsys):
@@ -127,6 +131,7 @@ def test_any_of_several_end_tokens_of_the_generation_config(tmp_path, run_folder
         (["convert", "{run}", "{tmp}/out", "--to", "megaxf", "--dtype", "float32"], "--dtype has no effect"),
         (["generate", "{run}"], "no prompt: give --prompt TEXT"),
         (["generate", "{run}", "--prompt", "a", "--temperature", "-1"], "temperature = -1.0 must be 0"),
+        (["generate", "{run}", "--prompt", "a", "--top-p", "0.9", "--seed", "0"], "--top-p, --seed: no effect while"),
         (["generate", "{run}", "--prompt", "a" * 400], "the model's longest sequence is 96"),
         (["generate", "{run}", "--prompts-file", "{tmp}/nothing"], "nothing cannot be read"),
     ],

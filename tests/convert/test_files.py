@@ -159,3 +159,25 @@ def test_a_folder_that_is_no_export_is_never_replaced(tmp_path, make_config, mak
     with pytest.raises(ConvertError, match=r"home exists and is no earlier output \(it has no config.json\)"):
         export(make_config(), make_weights(make_config()), None, tmp_path / "home", overwrite=True)
     assert (tmp_path / "home/thesis.tex").exists()
+
+
+def test_a_folder_with_more_than_an_export_in_it_is_not_replaced(tmp_path, make_config, make_weights):
+    out, weights = tmp_path / "out", make_weights(make_config())
+    export(make_config(), weights, None, out)
+    (out / "checkpoint-500").mkdir()
+    with pytest.raises(ConvertError, match=r"out holds checkpoint-500, which no conversion has made"):
+        export(make_config(), weights, None, out, overwrite=True)
+    assert (out / "checkpoint-500").is_dir()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path, there, make_config, make_weights):
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "link").symlink_to("scratch/real")
+    weights = make_weights(make_config())
+    if there:
+        export(make_config(), make_weights(make_config(), seed=1), None, tmp_path / "scratch/real")
+    export(make_config(), weights, None, tmp_path / "link", overwrite=True)
+    assert (tmp_path / "link").is_symlink() and [path.name for path in (tmp_path / "scratch").iterdir()] == ["real"]
+    torch.testing.assert_close(read(tmp_path / "link").weights["lm_head.weight"].float(),
+                               weights["lm_head.weight"].bfloat16().float(), rtol=0, atol=0)  # fmt: skip

@@ -150,3 +150,52 @@ def test_a_file_that_is_cut(tmp_path, make_config, make_weights):
         with pytest.raises(ConvertError, match=r"cut.gguf is no sound GGUF file"):
             read(tmp_path / "cut.gguf")
     assert not recognises(tmp_path) and not recognises(tmp_path / "nothing")
+
+
+def changed(path, out, changes):
+    """The file with some settings changed: key -> value, type."""
+    reader = gguf.GGUFReader(path)
+    writer = gguf.GGUFWriter(out, reader.fields["general.architecture"].contents())
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key not in (*changes, "general.architecture"):
+            of_items = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(key, field.contents(), field.types[0], of_items)
+    for key, (value, kind) in changes.items():
+        writer.add_key_value(key, value, kind)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return out
+
+
+FLOAT, INTEGER = gguf.GGUFValueType.FLOAT32, gguf.GGUFValueType.UINT32
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind"),
+    [
+        ("rope.dimension_count", 4, INTEGER),
+        ("rope.scale_linear", 4.0, FLOAT),
+        ("rope.scaling.yarn_ext_factor", 0.5, FLOAT),
+        ("attention.head_count", 0, INTEGER),
+        ("block_count", "3", gguf.GGUFValueType.STRING),
+    ],
+)
+def test_settings_that_would_give_other_numbers_are_refused(tmp_path, key, value, kind, make_config, make_weights):
+    config = make_config(**DEFAULT)
+    whole = convert(tmp_path / "m.gguf", config, make_weights(config))
+    with pytest.raises(ConvertError, match=rf"{key} = '?{value}"):
+        read(changed(whole, tmp_path / "n.gguf", {f"llama.{key}": (value, kind)}))
+
+
+def test_the_ramp_of_yarn_is_read(tmp_path, make_config, make_weights):
+    config = make_config(rope_scaling=YARN, **DEFAULT)
+    whole = convert(tmp_path / "m.gguf", config, make_weights(config))
+    betas = {"beta_fast": 8.0, "beta_slow": 2.0}
+    found = read(
+        changed(whole, tmp_path / "n.gguf", {f"llama.rope.scaling.yarn_{k}": (v, FLOAT) for k, v in betas.items()})
+    )
+    assert {beta: getattr(found.config.rope_scaling, beta) for beta in betas} == betas

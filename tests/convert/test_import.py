@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 from megaxf.convert.errors import ConvertError
 from megaxf.convert.families import of_settings
 from megaxf.convert.huggingface import read
-from tests.convert.conftest import export
+from tests.convert.conftest import Weights, export
+from tests.parity.families import our_model
 
 NORM, TABLE, HEAD = "model.norm.weight", "model.embed_tokens.weight", "lm_head.weight"
 
@@ -96,9 +97,18 @@ def test_an_index_that_lies(sharded):
     )
 
 
+MASKS = [("bias", torch.ones(1, 1, 8, 8).tril().bool()), ("masked_bias", torch.tensor(-1e9))]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "is not JSON"), ('{"weight_map": {', "is not JSON"), ("[1]", "holds a list"), ("{}", "has no weight_map")],
+    [
+        ("", "is not JSON"),
+        ('{"weight_map": {', "is not JSON"),
+        ("[1]", "holds a list"),
+        ("{}", "has no weight_map"),
+        ('{"weight_map": {"a": ["b"]}}', "has no weight_map"),
+    ],
 )
 def test_a_damaged_index(sharded, content, message):
     (sharded / "model.safetensors.index.json").write_text(content)
@@ -115,6 +125,18 @@ def test_pickles_are_not_read(folder):
 def test_old_exports_carry_a_derived_table(folder):
     change(folder, lambda t: t.__setitem__("model.layers.0.self_attn.rotary_emb.inv_freq", torch.ones(5)))
     assert len(read(folder).weights.shapes) == 30
+
+
+def test_derived_tensors_may_have_any_dtype(tmp_path):
+    """The causal mask of old GPT-NeoX folders has truth values, and says nothing about the dtype of the weights."""
+    model = our_model("neox")
+    weights = Weights({name: parameter.detach() for name, parameter in model.named_parameters()})
+    export(model.config, weights, None, tmp_path / "out", dtype="float16")
+    change(
+        tmp_path / "out", lambda t: t.update({f"gpt_neox.layers.0.attention.{name}": tensor for name, tensor in MASKS})
+    )
+    found = read(tmp_path / "out")
+    assert found.dtype == "float16" and list(found.weights) == list(weights)
 
 
 @pytest.mark.parametrize("says", [True, "absent"])
@@ -208,3 +230,23 @@ def test_settings_that_megaxf_has_not(changes, message):
     with pytest.raises(ConvertError) as caught:
         of_settings({**BASE, **changes}).from_huggingface({**BASE, **changes})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rope_scaling": "linear"},
+        {"rope_parameters": 1.5},
+        {"rope_theta": "two"},
+        {"model_type": []},
+        {"model_type": "qwen2", "num_hidden_layers": "2", "use_sliding_window": True},
+        {"eos_token_id": "2"},
+        {"eos_token_id": [1.5]},
+    ],
+    ids=str,
+)
+def test_settings_of_a_wrong_kind_are_told(folder, wrong):
+    rewrite(folder / "config.json", **wrong)
+    (folder / "generation_config.json").write_text("{}")
+    with pytest.raises(ConvertError):
+        read(folder)

@@ -57,6 +57,7 @@ def test_a_trained_tokenizer_loses_nothing(trained, text):
     assert trained.decode(ids) == text
     assert trained.eod_id not in ids
     assert trained.decode([*ids, trained.eod_id]) == text
+    assert trained.decode([*ids, trained.vocab_size, trained.vocab_size + 9]) == text, "rows that fill a table up"
 
 
 def test_a_trained_tokenizer_knows_itself(trained):

@@ -129,6 +129,7 @@ def test_all_sources_together():
         ({"length": 0}, {}, "sequence-length = 0 must be 1 or more"),
         ({"length": 8, "stride": 9}, {}, "stride = 9 must lie between 1 and sequence-length = 8"),
         ({"length": 8, "stride": -1}, {}, "stride = -1 must lie"),
+        ({"length": 8, "stride": 0}, {}, "stride = 0 must lie"),
         ({"length": 8}, {"batch_size": 0}, "batch-size = 0 must be 1 or more"),
         ({"length": 8}, {"limit": 0}, "limit = 0 must be 1 or more"),
     ],
@@ -138,6 +139,12 @@ def test_rules_without_meaning(folder, tokenizer, model, rule, options, message)
         evaluate(
             model, open_texts(str(folder / "notes"), tokenizer, "train"), tokenizer.eod_id, Rule(**rule), **options
         )
+
+
+def test_texts_with_nothing_to_predict(tmp_path, tokenizer, model):
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(GenerateError, match=r"a.txt has no token to be predicted"):
+        evaluate(model, open_texts(str(tmp_path / "a.txt"), tokenizer, "train"), tokenizer.eod_id, Rule(8))
 
 
 def test_shards_of_another_tokenizer(folder, tmp_path, tokenizer):

@@ -23,6 +23,7 @@ LOGITS = CHANCES.log()
         ({"temperature": 1.0, "top_p": 0.39}, [0, 1, 0, 0, 0]),
         ({"temperature": 1.0, "top_p": 0.66}, [0, 0.4 / 0.85, 0, 0.25 / 0.85, 0.2 / 0.85]),
         ({"temperature": 1.0, "top_k": 2, "top_p": 0.6}, [0, 1, 0, 0, 0]),
+        ({"temperature": 1e-39}, [0, 1, 0, 0, 0]),
         ({"temperature": 0.5}, [c * c / 0.275 for c in (0.1, 0.4, 0.05, 0.25, 0.2)]),
     ],
 )

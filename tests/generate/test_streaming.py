@@ -21,11 +21,11 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", ["", "hf"])
+@pytest.mark.parametrize("prompt", ["def f(x):", "漢字仮名交"])
 @pytest.mark.parametrize("text", [" return x\n", "日本 😀 é!", "a\n\n  b", "\N{REPLACEMENT CHARACTER}x", ""])
-def test_pieces_are_whole_characters(folder, kind, text):
+def test_pieces_are_whole_characters(folder, kind, prompt, text):
     tokenizer = load_tokenizer(folder / kind)
-    prompt = tokenizer.encode("def f(x):")
-    stream = TextStream(tokenizer.decode, prompt)
+    stream = TextStream(tokenizer.decode, tokenizer.encode(prompt))
     ids = tokenizer.encode(text)
     pieces = [stream.feed(token) for token in ids]
     assert "".join(pieces) + stream.close() == text

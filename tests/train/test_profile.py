@@ -33,7 +33,7 @@ def test_the_trace_has_the_operations_and_the_parts_of_the_steps_asked_for(make)
     # Two micro-batches of 2 rows a step.
     expected = {"data": 2, "forward": 4, "backward": 4, "optimizer": 2}
     assert {part: events[part] for part in expected} == expected
-    # Products in fp32 on a CPU may be oneDNN's, which some releases of torch have no event for but its autograd function.
+    # Products in fp32 may be oneDNN's, for which some releases of torch have no event but the autograd function's.
     assert {"aten::mm", "megaxf::onednn_mm", "_OnednnLinear"} & events.keys() and "aten::_fused_adamw_" in events
     plain = make(run_folder=run.run_folder + "-plain", train={"steps": 6})
     start(plain)

@@ -63,6 +63,13 @@ def open_model(
     return loading.load(source.config, source.weights, dtype, device, axis, one_row=one_row)
 
 
+def opening_of(source: Trained) -> int | None:
+    """The token that texts begin with by the rule of the tokenizer, where the model is not one of megaxf's training."""
+    from data_pipeline.tokenizer.opening import opening_id
+
+    return opening_id(source.tokenizer) if source.tokenizer and source.format in ("huggingface", "gguf") else None
+
+
 def _limit(text: str) -> tuple[int | str, int]:
     from launch.commands.convert import parse_size
     from megaxf.generate import GenerateError

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _texts(arguments: argparse.Namespace) -> int:
     from data_pipeline.format.progress import bytes_progress
     from data_pipeline.tokenizer.base import load_tokenizer
-    from launch.model_options import open_model
+    from launch.model_options import open_model, opening_of
     from megaxf.generate import GenerateError
     from megaxf.generate.evaluate import Rule, evaluate, total
     from megaxf.generate.texts import open_texts
@@ -86,6 +86,7 @@ def _texts(arguments: argparse.Namespace) -> int:
         size = None if arguments.limit else text.total_bytes
         with bytes_progress(text.name, size, quiet=arguments.json) as told:
             options = {"batch_size": arguments.batch_size, "limit": arguments.limit, "told": told}
+            options["opening"] = opening_of(source)
             scores.append(evaluate(model, text, tokenizer.eod_id, rule, **options))
     _print(source, [*scores, *([total(scores)] if len(scores) > 1 else [])], str(rule), arguments.json)
     return 0

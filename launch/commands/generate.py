@@ -105,7 +105,7 @@ def _generate(
     arguments: argparse.Namespace, texts: list[str], sampling: Any, device: Any, axis: Any, quiet: bool
 ) -> None:
     from data_pipeline.tokenizer.base import load_tokenizer
-    from launch.model_options import open_model
+    from launch.model_options import open_model, opening_of
     from megaxf.generate import GenerateError, Stop, generate
     from megaxf.train.trained import open_source
 
@@ -113,8 +113,10 @@ def _generate(
     if source.tokenizer is None:
         raise GenerateError(f"{source.path} has no tokenizer: its text cannot be read or written")
     tokenizer = load_tokenizer(source.tokenizer)
-    # The start of a document is what follows the end of another.
-    prompts = [tokenizer.encode(text) or [tokenizer.eod_id] for text in texts]
+    opening = opening_of(source)
+    before = [] if opening is None else [opening]
+    # Where nothing else begins a document, it is what follows the end of another.
+    prompts = [before + tokenizer.encode(text) or [tokenizer.eod_id] for text in texts]
     streaming = len(texts) == 1 and not (arguments.json or arguments.no_stream or quiet)
     printer = _Printer(texts[0]) if streaming else None
     stops = [text.replace("\\n", "\n").replace("\\t", "\t") for text in arguments.stop]

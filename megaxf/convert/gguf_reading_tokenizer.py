@@ -59,9 +59,9 @@ def write_tokenizer(value: Value, folder: Path, where: str) -> bool:
     else:
         (folder / "tokenizer.model").write_bytes(_sentencepiece(value, kind, tokens, kinds))
     write_settings(folder, tokens[ends[0]])
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": tokens[ends[0]]}
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": tokens[ends[0]]}
     if (bos := _bos_id(value)) is not None:
-        config["bos_token"] = tokens[bos]
+        config |= {"bos_token": tokens[bos], "add_bos_token": value(f"{PREFIX}add_bos_token", kind == "llama")}
     if template := value("tokenizer.chat_template"):
         config["chat_template"] = template
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")

@@ -3,9 +3,9 @@
     score = evaluate(model, open_texts("notes/", tokenizer, "validation"), tokenizer.eod_id, Rule(length=1024))
     score.loss, score.perplexity, score.bits_per_byte
 
-By document: each begins after an end-of-document token, as a text begins in training, and sees no other; the ends are
-not counted. Packed: all in a row, each followed by an end-of-document token that is counted, as in training's
-validation loss, from which only the stride may differ.
+By document: each begins after an end-of-document token, as a text begins in training, or after the mark that a model
+of others expects there, and sees no other; the ends are not counted. Packed: all in a row, each followed by an
+end-of-document token that is counted, as in training's validation loss, from which only the stride may differ.
 """
 
 from __future__ import annotations
@@ -100,10 +100,12 @@ def evaluate(
     *,
     batch_size: int = 8,
     limit: int | None = None,
+    opening: int | None = None,
     told: Callable[[int], None] = lambda size: None,
 ) -> Score:
     """The loss on a source, of its first `limit` documents.
 
+    opening: the token that a document by itself begins after, by default `eod_id`.
     batch_size: windows in one forward pass. told: hears of the bytes of each document as it is read.
     Raises GenerateError where the rule is beyond the model's longest sequence, or a number is below 1.
     """
@@ -118,7 +120,7 @@ def evaluate(
     started, score = time.perf_counter(), Score(source.name)
     documents = _counted(source.documents, score, limit, told)
     with evaluating(model):
-        cut = _windows(documents, eod_id, rule)
+        cut = _windows(documents, eod_id, eod_id if opening is None else opening, rule)
         while batch := list(islice(cut, batch_size)):
             nll, tokens = _nll(forward, batch)
             score.nll, score.tokens = score.nll + nll, score.tokens + tokens
@@ -140,12 +142,12 @@ def _counted(
         yield document
 
 
-def _windows(documents: Iterator[Document], eod_id: int, rule: Rule) -> Iterator[Window]:
+def _windows(documents: Iterator[Document], eod_id: int, opening: int, rule: Rule) -> Iterator[Window]:
     if rule.packed:
         yield from windows(([*document.tokens, eod_id] for document in documents), rule.length, rule.step)
         return
     for document in documents:
-        yield from windows([[eod_id], document.tokens], rule.length, rule.step)
+        yield from windows([[opening], document.tokens], rule.length, rule.step)
 
 
 def _nll(forward: Forward, batch: list[Window]) -> tuple[float, int]:

@@ -5,9 +5,11 @@ from argparse import ArgumentTypeError
 from types import SimpleNamespace
 
 import pytest
+import tokenizers
 import torch
 import transformers
 import yaml
+from tokenizers import processors
 
 from launch.commands.convert import parse_size
 from launch.megaxf import main
@@ -77,14 +79,24 @@ def test_weights_are_written_in_the_precision_of_the_run(tmp_path, make_config, 
     assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").dtype == getattr(torch, dtype)
 
 
-def test_greedy_text_is_transformers_text(tmp_path, run_folder, capsys):
+@pytest.mark.parametrize("marked", [False, True])
+def test_greedy_text_is_transformers_text(tmp_path, run_folder, capsys, marked):
+    """Also where the tokenizer puts a mark before each text, as Llama's does."""
     assert megaxf(capsys, "convert", run_folder, tmp_path / "hf")[0] == 0
+    if marked:
+        file = str(tmp_path / "hf/tokenizer.json")
+        tokenizer = tokenizers.Tokenizer.from_file(file)
+        mark = tokenizer.id_to_token(7)
+        tokenizer.post_processor = processors.TemplateProcessing(single=f"{mark} $A", special_tokens=[(mark, 7)])
+        tokenizer.save(file)
     oracle = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf", attn_implementation="eager")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     inputs = tokenizer(PROMPT, return_tensors="pt")
+    assert (inputs.input_ids[0, 0] == 7) == marked
     tokens = oracle.generate(**inputs, max_new_tokens=24, do_sample=False)[0, inputs.input_ids.shape[1] :].tolist()
     expected = tokens[: tokens.index(1)] if 1 in tokens else tokens
-    for source in (run_folder, find_latest(run_folder / "checkpoints"), tmp_path / "hf"):
+    own = [] if marked else [run_folder, find_latest(run_folder / "checkpoints")]
+    for source in (tmp_path / "hf", *own):
         code, out, err = megaxf(
             capsys, "generate", source, "--prompt", PROMPT, "--prompt", "class", "--max-new-tokens", 24, "--json"
         )

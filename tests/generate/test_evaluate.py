@@ -141,6 +141,16 @@ def test_rules_without_meaning(folder, tokenizer, model, rule, options, message)
         )
 
 
+def test_documents_begin_after_the_opening(folder, tokenizer, model):
+    def loss(*arguments, **options):
+        source = open_texts(str(folder / "notes"), tokenizer, "train")
+        return evaluate(model, source, *arguments, **options).loss
+
+    marked = loss(tokenizer.eod_id, Rule(20), opening=9)
+    assert marked == loss(9, Rule(20)) != loss(tokenizer.eod_id, Rule(20))
+    assert loss(tokenizer.eod_id, Rule(20, packed=True), opening=9) == loss(tokenizer.eod_id, Rule(20, packed=True))
+
+
 def test_texts_with_nothing_to_predict(tmp_path, tokenizer, model):
     (tmp_path / "a.txt").touch()
     with pytest.raises(GenerateError, match=r"a.txt has no token to be predicted"):

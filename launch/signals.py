@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +35,16 @@ def held() -> Iterator[None]:
 def asked() -> bool:
     """Whether one of these signals waits."""
     return bool(signal.sigpending() & HELD)
+
+
+@contextmanager
+def leaving() -> Iterator[None]:
+    """While it lasts, SIGTERM ends the process as an error would, so that what is half written is removed."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class HandOn:

@@ -79,19 +79,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Convert and say what was written."""
-    import signal
-    import sys
     from time import monotonic
 
     from data_pipeline.format.progress import bytes_progress
+    from launch.signals import leaving
     from megaxf.convert.interface import Form, refuse_options
     from megaxf.train.trained import open_source
 
     out = Path(arguments.destination)
     to = arguments.to or ("gguf" if out.suffix == ".gguf" else "huggingface")
     model = open_source(arguments.source)
-    # What is half written is removed then, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     dtype = "float32" if to in ("megaxf", "deepspeed") else arguments.dtype or model.dtype
     began, ended, found = monotonic(), 0.0, None
 
@@ -100,7 +97,8 @@ def run(arguments: argparse.Namespace) -> int:
         ended = monotonic()
         found = _verify(model, to, made, dtype) if arguments.verify else None
 
-    with bytes_progress(out.name, round(BYTES[dtype] * _parameters(model)), quiet=arguments.json) as advance:
+    size = round(BYTES[dtype] * _parameters(model))
+    with leaving(), bytes_progress(out.name, size, quiet=arguments.json) as advance:
         form = Form(
             arguments.dtype,
             arguments.max_shard_size,

@@ -1,6 +1,8 @@
 """`megaxf convert` and `megaxf generate` on a run folder, a checkpoint and a Hugging Face folder."""
 
 import json
+import os
+import signal
 from argparse import ArgumentTypeError
 from types import SimpleNamespace
 
@@ -260,3 +262,15 @@ def test_sizes():
     for text in ("5 parsecs", "0", "-1GB", "nan", "inf"):
         with pytest.raises(ArgumentTypeError, match="is not a size; write 5GB"):
             parse_size(text)
+
+
+def test_what_a_signal_interrupts_leaves_nothing(tmp_path, run_folder, monkeypatch):
+    def interrupt(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("megaxf.convert.huggingface.write_files", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        main(["convert", str(run_folder), str(tmp_path / "out/hf")])
+    assert ended.value.code == 143 and not list((tmp_path / "out").iterdir())
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -14,6 +14,7 @@ import errno
 import io
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from os import PathLike
@@ -97,11 +98,26 @@ def is_local(path: Place) -> bool:
     return isinstance(path, Path)
 
 
+def no_folder(path: Place) -> Path | None:
+    """What stands where a path, or one above it, would be a folder and is none; None where nothing does, or no disk."""
+    if not isinstance(path, Path):
+        return None
+    return next((each for each in (path, *path.parents) if os.path.lexists(each) and not os.path.isdir(each)), None)
+
+
 def make_folder(path: Place) -> None:
     """Make a folder and those above it where missing; in a store there is nothing to make."""
     if isinstance(path, Path):
-        with _naming(path, "cannot be made"):
+        with _naming(path, "cannot be made", new=True):
             path.mkdir(parents=True, exist_ok=True)
+
+
+def try_writing(folder: Place) -> None:
+    """Make a folder, and a small file in it that is removed again. Raises CheckpointError where that cannot be done."""
+    make_folder(folder)
+    probe = folder / f".probe-{uuid.uuid4().hex[:8]}"
+    write_bytes(probe, b"may be removed")
+    remove_file(probe)
 
 
 @contextmanager

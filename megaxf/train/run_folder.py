@@ -20,7 +20,8 @@ from typing import Any
 
 from data_pipeline.audit.positions import POSITIONS
 from data_pipeline.format.manifest import write_whole
-from megaxf.checkpoint.files import place
+from megaxf.checkpoint import CheckpointError
+from megaxf.checkpoint.files import no_folder, place, try_writing
 from megaxf.checkpoint.finding import CHECKPOINTS
 from megaxf.config import Run, to_yaml
 from megaxf.config_errors import ConfigError
@@ -47,12 +48,14 @@ class RunFolder:
         self.profile = self.path / "profile"
         self.stacks = self.path / "stacks"
         self.checkpoints = place(checkpoints or self.path / CHECKPOINTS)
+        self._named = checkpoints
         self.plot = self.path / "loss.png"
 
     def check(self) -> None:
-        """Raises ConfigError where the folder is not one of a run, nor free to become one."""
-        if self.path.exists() and not self.path.is_dir():
-            raise self._fault("is a file; name another folder")
+        """Raises ConfigError where the folder is not one of a run, nor free to become one; makes nothing."""
+        for path, fault in ((self.path, self._fault), (self.checkpoints, self._checkpoints_fault)):
+            if file := no_folder(path):
+                raise fault(f"{'is' if file == path else f'lies below {file},'} a file; name another folder")
         if not self.path.is_dir() or self.config.is_file():
             return
         early = {self.stacks.name, STOP}
@@ -65,9 +68,11 @@ class RunFolder:
             )
 
     def write_start(self, run: Run, environment: dict[str, Any]) -> None:
-        """Create the folder where need be, and write the configuration and the environment of this start.
+        """Create the folder where need be, write the configuration and the environment of this start, and try
+        whether checkpoints can be written: a run of weeks ends with one.
 
         The configuration first: by it a folder is known as one of a run, wherever a start is killed.
+        Raises ConfigError where something cannot be written.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -76,6 +81,13 @@ class RunFolder:
             write_whole(self.environment, f"{json.dumps([*starts, environment], indent=1)}\n".encode())
         except OSError as error:
             raise self._fault(f"cannot be written: {error}") from None
+        try:
+            try_writing(self.checkpoints)
+        except CheckpointError as error:
+            raise self._checkpoints_fault(f"cannot be used: {error}; name another folder") from None
 
     def _fault(self, what: str) -> ConfigError:
         return ConfigError("run_folder", [f"run_folder = {self.path} {what}"])
+
+    def _checkpoints_fault(self, what: str) -> ConfigError:
+        return ConfigError("checkpoint.folder", [f"checkpoint.folder = {self._named or self.checkpoints} {what}"])

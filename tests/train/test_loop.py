@@ -5,6 +5,7 @@ import math
 import os
 from pathlib import Path
 
+import fsspec
 import pytest
 import torch
 
@@ -193,6 +194,31 @@ def test_folders_that_are_not_of_a_run(make, tmp_path):
         start(make(run_folder=str(tmp_path / "other")))
     with pytest.raises(ConfigError, match=r"is a file; name another folder"):
         start(make(run_folder=str(tmp_path / "other" / "thesis.tex")))
+
+
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        ("data/manifest.json", "is a file; name another folder"),
+        ("data/manifest.json/deeper", "lies below .*manifest.json, a file; name another folder"),
+        ("/proc/nowhere", "cannot be used: /proc/nowhere cannot be made: No such file or directory"),
+        ("s3://nowhere/run", "cannot be used: s3://nowhere/run/.probe-.* cannot be written"),
+    ],
+)
+def test_checkpoints_that_cannot_be_written_are_told_before_the_first_step(
+    make, tmp_path, endpoint, monkeypatch, place, sentence
+):
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": endpoint})
+    place = place if "://" in place else str(tmp_path / place)
+    run = make(checkpoint={"folder": place})
+    with pytest.raises(ConfigError, match=f"checkpoint.folder = {place} {sentence}"):
+        start(run)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_trying_the_folder_of_checkpoints_leaves_nothing_there(make, tmp_path):
+    start(make(checkpoint={"folder": str(tmp_path / "own" / "place")}), stop_after=0)
+    assert list((tmp_path / "own" / "place").iterdir()) == []
 
 
 @pytest.mark.parametrize("written", [0, 1])

@@ -56,15 +56,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from megaxf.config import load_run
-    from megaxf.train import writers
-    from megaxf.train.initial import complete, open_for_check
-    from megaxf.train.resolved import page, resolve
+    from megaxf.train.judge import judge
+    from megaxf.train.resolved import page
 
     world_size = 1 if arguments.world_size is None else arguments.world_size
-    run = load_run(arguments.run_file, arguments.settings, world_size, complete)
-    writers.check(run)
-    resolved = resolve(run, world_size, open_for_check(run))
+    _, resolved = judge(arguments.run_file, arguments.settings, world_size)
     if arguments.json:
         print(json.dumps(resolved, indent=1))
     else:

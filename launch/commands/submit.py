@@ -105,13 +105,10 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
 
 def _checked(file: str, arguments: argparse.Namespace) -> Run[Any]:
     """The run, which could start on so many ranks. Raises ConfigError with its problems."""
-    from megaxf.config import load_run
     from megaxf.config_errors import ConfigError
-    from megaxf.train.resolved import resolve
+    from megaxf.train.judge import judge
 
-    world_size = arguments.nodes * _ranks(arguments)
-    found = load_run(file, arguments.settings, world_size)
-    resolved = resolve(found, world_size)
+    found, resolved = judge(file, arguments.settings, arguments.nodes * _ranks(arguments))
     if resolved["problems"]:
         raise ConfigError(file, resolved["problems"])
     for warning in resolved["warnings"]:

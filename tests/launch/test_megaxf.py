@@ -101,6 +101,14 @@ def test_check(capsys, run_file):
     assert "world size 0 is not a number of processes" in capsys.readouterr().err
 
 
+def test_check_looks_at_the_folders_and_makes_none(capsys, run_file, tmp_path):
+    for key in ("run_folder", "checkpoint.folder"):
+        assert main(["pretrain", run_file, "--check", f"{key}={run_file}"]) == 2
+        assert f"{key} = {run_file} is a file; name another folder" in capsys.readouterr().err
+    assert main(["pretrain", run_file, "--check", f"checkpoint.folder={tmp_path}/own"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "run.yaml"}
+
+
 def test_settings_of_check_have_no_effect_without_it(capsys, run_file):
     assert main(["pretrain", run_file, "--world-size", "2"]) == 2
     assert "--json and --world-size have an effect with --check only" in capsys.readouterr().err

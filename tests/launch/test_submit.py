@@ -9,11 +9,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import yaml
 
 from launch import batch
 from launch.megaxf import main
 from megaxf.config import to_yaml
-from tests.train.kit import tiny_run, write_data
+from megaxf.convert import huggingface
+from megaxf.convert.interface import Form, Trained
+from megaxf.models.llama import Config, Model
+from megaxf.train import writers
+from tests.convert.conftest import Weights
+from tests.train.kit import MODEL, tiny_run, write_data
 
 NASTY = 'my "run" $HOME it\'s.yaml'
 
@@ -132,6 +139,28 @@ def test_a_sweep_is_an_array_over_the_lines_of_a_list(folder, sbatch, capsys):
 def test_faults_are_told_before_anything_is_submitted(folder, sbatch, capsys, words, sentence):
     assert main(["submit", NASTY, "--time", "60", "--gpus-per-node", "1", *words]) == 2
     assert sentence in capsys.readouterr().err
+    assert not list(sbatch.glob("script*"))
+
+
+def test_the_run_is_judged_as_by_check(folder, sbatch, capsys, monkeypatch):
+    """A model that init.from brings, a writer that is missing, an export that no architecture fits, a folder."""
+    config = Config(**MODEL)
+    shapes = {name: parameter.shape for name, parameter in Model(config).named_parameters()}
+    weights = Weights({name: torch.zeros(shape) for name, shape in shapes.items()})
+    huggingface.write(Trained(config, weights, None, "float32", []), folder / "hf", Form())
+    settings = tiny_run(folder).model_dump(mode="json")
+    del settings["model"]
+    (folder / "from.yaml").write_text(yaml.safe_dump(settings))
+    words = ["submit", "from.yaml", "--time", "60", "--gpus-per-node", "1"]
+    assert main([*words, "init.from=hf", "--dry-run"]) == 0
+    monkeypatch.setattr(writers, "find_spec", lambda name: None)
+    for setting, sentence in (
+        ("metrics.wandb={project: mine}", "metrics.wandb needs the package wandb"),
+        ("checkpoint.folder=from.yaml", "checkpoint.folder = from.yaml is a file"),
+        ("model.vocab_size=60", "model.vocab_size = 60 is smaller than the 61 of init.from"),
+    ):
+        assert main([*words, "init.from=hf", setting]) == 2
+        assert sentence in capsys.readouterr().err
     assert not list(sbatch.glob("script*"))
 
 

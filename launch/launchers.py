@@ -91,7 +91,7 @@ def _from_torchrun(env: Environment) -> Launch:
         local_world_size=_number(env, "LOCAL_WORLD_SIZE", world_size),
         launcher="torchrun" if "TORCHELASTIC_RUN_ID" in env else "RANK and WORLD_SIZE",
         address=env["MASTER_ADDR"],
-        port=_number(env, "MASTER_PORT"),
+        port=_port(env),
     )
 
 
@@ -151,7 +151,12 @@ def _tasks_here(env: Environment) -> int:
 
 
 def _port(env: Environment) -> int | None:
-    return _number(env, "MASTER_PORT") if "MASTER_PORT" in env else None
+    if "MASTER_PORT" not in env:
+        return None
+    port = _number(env, "MASTER_PORT")
+    if not 0 < port < 65536:
+        raise fault(f"MASTER_PORT = {port} is no port; use one from 1024 to 65535 that is free on rank 0's host")
+    return port
 
 
 def _number(env: Environment, name: str, default: int | None = None) -> int:

@@ -84,8 +84,8 @@ def connect_seconds() -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not seconds > 0:
-        raise fault(f"MEGAXF_CONNECT_SECONDS = {text!r} is not a number of seconds above 0")
+    if not 0 < seconds <= 1e9:
+        raise fault(f"MEGAXF_CONNECT_SECONDS = {text!r} is not a number of seconds above 0 and up to 1e9")
     return seconds
 
 

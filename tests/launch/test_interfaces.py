@@ -85,7 +85,7 @@ def test_settings_that_cannot_be(monkeypatch):
     monkeypatch.setenv("MEGAXF_INTERFACE", "eth99")
     with pytest.raises(ConfigError, match=r"MEGAXF_INTERFACE = eth99 is no network interface of .*; it has lo \("):
         choose_interface(Launch(1, 2, 1, 2, "srun", "127.0.0.1"))
-    for text in ("soon", "-1", "nan"):
+    for text in ("soon", "-1", "nan", "inf"):
         monkeypatch.setenv("MEGAXF_CONNECT_SECONDS", text)
         with pytest.raises(ConfigError, match="is not a number of seconds above 0"):
             connect_seconds()

@@ -100,6 +100,8 @@ def test_precedence(environment, expected):
         (MPI | {"WORLD_SIZE": "4"}, "WORLD_SIZE = 4, but mpirun started 2 processes; unset it"),
         (SLURM | {"WORLD_SIZE": "8"}, "WORLD_SIZE = 8, but srun started 4 processes; unset it"),
         (TORCHRUN | {"RANK": "8"}, "torchrun gives rank 8 in a world of 8"),
+        (TORCHRUN | {"MASTER_PORT": "99999"}, "MASTER_PORT = 99999 is no port; use one from 1024 to 65535"),
+        (SLURM | {"MASTER_PORT": "0"}, "MASTER_PORT = 0 is no port"),
         (TORCHRUN | {"WORLD_SIZE": "eight"}, "WORLD_SIZE = 'eight' is not a whole number"),
     ],
 )

@@ -313,7 +313,7 @@ def _run_type(model: Any) -> type[Run[Any]]:
 
 def _faults(error: ValidationError, settings: dict[str, Any], run_type: type[Run[Any]]) -> list[Any]:
     """What pydantic found, except about the model where its family is not known."""
-    blind = run_type is Run[Section] and "model" in settings
+    blind = run_type is Run[Section] and settings.get("model") is not None
     return [fault for fault in error.errors() if not (blind and fault["loc"][:1] == ("model",))]
 
 

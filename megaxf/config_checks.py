@@ -12,6 +12,7 @@ from typing import Any
 from megaxf.config_data import portions
 from megaxf.config_guards import REWIND
 from megaxf.config_layout import LAYOUT_CHECKS, divisors
+from megaxf.config_section import LIMIT
 
 
 def disagreements(sections: Mapping[str, Any]) -> list[str]:
@@ -79,6 +80,15 @@ def _phases_are_of_this_run(data: Any, train: Any) -> Iterator[str]:
             )
         elif phase.shares is not None and not any(phase.shares.values()):
             yield f"{here}.shares are all 0; give one source more"
+
+
+def _tokens_can_be_counted(data: Any, train: Any) -> Iterator[str]:
+    each = max(portion.tokens for portion in portions(data, train.global_batch_size))
+    if train.steps * each >= LIMIT:
+        yield (
+            f"train.steps = {train.steps} of {each} tokens are more than can be counted, 2^63; use fewer steps, or "
+            "smaller ones"
+        )
 
 
 def _skipped_steps_are_of_this_run(data: Any, train: Any) -> Iterator[str]:
@@ -213,6 +223,7 @@ CHECKS: dict[Callable[..., Iterator[str]], tuple[str, ...]] = {
     _shares_have_an_effect: ("data",),
     _shares_have_one_unit: ("data",),
     _phases_are_of_this_run: ("data", "train"),
+    _tokens_can_be_counted: ("data", "train"),
     _skipped_steps_are_of_this_run: ("data", "train"),
     _lengths_are_parts_of_the_longest: ("data",),
     _stores_have_a_cache: ("data",),

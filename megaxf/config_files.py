@@ -6,6 +6,7 @@ Scalars are read as YAML 1.2 and most people read them: 1e-4 is a number, `no` a
 from __future__ import annotations
 
 import importlib.resources
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,20 @@ from megaxf.config_errors import ConfigError
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, with YAML 1.2's numbers (1e-4 is a float) and without its silence on doubled keys."""
+    """The safe loader, with YAML 1.2's numbers (1e-4 is a float) and without its silence on doubled keys.
+
+    What is not what its tag says (`!!int x`), or contains itself, is an error that names the line.
+    """
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value of a node, made whole at once, by which PyYAML notices one that contains itself."""
+        try:
+            return super().construct_object(node, deep=True)
+        except (ValueError, LookupError, AttributeError, TypeError):  # PyYAML's own functions check nothing.
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{node.value!r} is not of the type !!{kind}", node.start_mark
+            ) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """A mapping whose keys are all different."""
@@ -56,6 +70,8 @@ def parse_yaml(text: str, origin: str, prefix: str = "") -> Any:
         return yaml.load(text, _Loader)  # a subclass of SafeLoader
     except yaml.YAMLError as error:
         raise ConfigError(origin, [f"{prefix}not valid YAML: {' '.join(str(error).split())}"]) from None
+    except RecursionError:
+        raise ConfigError(origin, [f"{prefix}not valid YAML: it is nested too deeply"]) from None
 
 
 def dump_yaml(settings: dict[str, Any]) -> str:
@@ -108,7 +124,7 @@ def _find_model_file(name: str, run_file: Path) -> Path:
     """A name of configs/models, or a path (relative to the run file or the current folder)."""
     shipped = Path(str(importlib.resources.files("configs"))) / "models"
     for candidate in (shipped / f"{name}.yaml", run_file.parent / name, Path(name)):
-        if candidate.is_file():
+        if os.path.isfile(candidate):  # unlike Path.is_file, false for a name that is too long for one
             return candidate
     known = ", ".join(sorted(file.stem for file in shipped.glob("*.yaml")))
     raise ConfigError(str(run_file), [f"model = {name!r} is neither a file nor a model of configs/models: {known}"])

@@ -33,7 +33,7 @@ class Guards(Section):
     """With rewind-and-skip-data: how many batches are passed over at most, up to the one at fault."""
     replica_check_every: NonNegative = 100
     """Steps between comparisons of the weights of data-parallel ranks, 0 for none; ZeRO 3 has no replicas."""
-    timeout_seconds: PositiveFloat = 600.0
+    timeout_seconds: Annotated[float, Field(gt=0, le=1e9)] = 600.0
     """How long a rank may be silent or stand still before the run is ended everywhere."""
     stragglers_every: NonNegative = 100
     """Steps between comparisons of the ranks' own speed, 0 for none."""

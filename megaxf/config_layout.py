@@ -7,8 +7,11 @@ sentences, and a test compares them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import lcm, prod
+from math import gcd, isqrt, lcm, prod
 from typing import Any
+
+SOUGHT = 1 << 20
+"""How far divisors are sought, for advice: no batch and no cluster is larger than its square."""
 
 
 def _order_names_each_axis(parallel: Any) -> Iterator[str]:
@@ -262,14 +265,20 @@ LAYOUT_CHECKS: dict[Callable[..., Iterator[str]], tuple[str, ...]] = {
 def _tensor_advice(model: Any) -> str:
     """The degrees that cut this model's matrices evenly."""
     heads, kv_heads, width = model.num_attention_heads, model.num_key_value_heads, model.intermediate_size
-    both = [d for d in range(1, heads + 1) if heads % d == 0 and width % d == 0]
+    both = _divisors(gcd(heads, width))
     return f"use one of {', '.join(str(d) for d in both if kv_heads % d == 0 or d % kv_heads == 0)}"
 
 
 def divisors(number: int) -> str:
     """The divisors of a number from 1 on, the large ones of many left out: "1, 2, 4"."""
-    found = [d for d in range(1, number + 1) if number % d == 0]
-    return ", ".join(map(str, found[:8])) + (", ..." if len(found) > 8 else "")
+    found = _divisors(number)
+    return ", ".join(map(str, found[:8])) + (", ..." if len(found) > 8 or number >= SOUGHT**2 else "")
+
+
+def _divisors(number: int) -> list[int]:
+    """From 1 on; of a number whose root is beyond `SOUGHT` only those up to there."""
+    small = [d for d in range(1, min(isqrt(number), SOUGHT) + 1) if number % d == 0]
+    return small + [number // d for d in reversed(small) if d * d < number < SOUGHT**2]
 
 
 def nearest_multiples(number: int, unit: int) -> str:

@@ -6,8 +6,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
+LIMIT = 2**63
+"""Of whole numbers: what arrays, files and torch hold."""
+Positive = Annotated[int, Field(gt=0, lt=LIMIT)]
+NonNegative = Annotated[int, Field(ge=0, lt=LIMIT)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1)]

@@ -89,6 +89,15 @@ def test_misspelt_keys_of_a_kind(load):
     [
         ("seed=null", "seed = null: should be a whole number"),
         ("seed=-1", "seed = -1: should be greater than or equal to 0"),
+        (f"seed={2**63}", f"seed = {2**63}: should be less than {2**63}"),
+        (f"train.steps={2**63}", f"train.steps = {2**63}: should be less than {2**63}"),
+        (f"train.steps={2**54}", f"train.steps = {2**54} of 512 tokens are more than can be counted, 2^63; use fewer "
+         "steps, or smaller ones"),
+        ("model.num_attention_heads=3000000001",
+         "model.num_attention_heads = 3000000001: should be less than or equal to 65536"),
+        ("guards.timeout_seconds=1e300",
+         "guards.timeout_seconds = 1e+300: should be less than or equal to 1000000000"),
+        ("model=null", "model = null: should be a mapping of settings"),
         ("run_folder=", "run_folder = null: should be text"),
         ("run_folder=''", 'run_folder = "": should not be empty'),
         ("model.hidden_size=-64", "model.hidden_size = -64: should be greater than 0"),
@@ -188,6 +197,16 @@ def test_overrides_that_are_none(load):
         "run_folder.x cannot be set: run_folder = 'runs/test' has no settings below it"
     ]
     assert problems(load, "train.steps={")[0].startswith("train.steps={: not valid YAML")
+    for value, kind in (
+        ("!!int x", "int"),
+        ('!!int ""', "int"),
+        ("!!bool maybe", "bool"),
+        ("!!timestamp x", "timestamp"),
+    ):
+        (problem,) = problems(load, f"train.steps={value}")
+        assert problem.startswith(f"train.steps={value}: not valid YAML:") and f"is not of the type !!{kind}" in problem
+    assert "recursive node" in problems(load, "seed=&a [*a]")[0]
+    assert "nested too deeply" in problems(load, f"seed={'[' * 5000}")[0]
 
 
 def test_files_that_are_none(tmp_path):
@@ -201,6 +220,9 @@ def test_files_that_are_none(tmp_path):
         load_run(tmp_path / "double.yaml")
     (tmp_path / "model.yaml").write_text("model: huge\n")
     with pytest.raises(ConfigError, match=r"model = 'huge' is neither a file nor a model of configs/models: 125m, 1b"):
+        load_run(tmp_path / "model.yaml")
+    (tmp_path / "model.yaml").write_text(f"model: {'x' * 300}\n")
+    with pytest.raises(ConfigError, match=r"model = 'x+' is neither a file nor a model"):
         load_run(tmp_path / "model.yaml")
     (tmp_path / "empty.yaml").write_text("{}")
     with pytest.raises(ConfigError) as caught:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from megaxf.config import ConfigError, check_world, load_run, validate
+from megaxf.config_layout import divisors
 
 RUNS = sorted((Path(__file__).resolve().parents[1] / "configs" / "runs").glob("*.yaml"))
 MODEL = {
@@ -64,6 +65,14 @@ def test_tensor_degrees(heads, kv_heads, width):
         found = problems(model=model, parallel={"tensor_parallel_size": degree})
         assert bool(found) == (degree not in right), degree
         assert all(problem.endswith(advice) for problem in found)
+
+
+def test_divisors():
+    for number in range(1, 200):
+        found = [d for d in range(1, number + 1) if number % d == 0]
+        assert divisors(number) == ", ".join(map(str, found[:8])) + ", ..." * (len(found) > 8)
+    assert divisors(3000000001) == "1, 7589, 395309, 3000000001"
+    assert divisors(2**61 - 1) == "1, ...", "a prime: not sought to the end"
 
 
 def test_sequences():

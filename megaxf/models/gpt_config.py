@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from megaxf.models.llama_config import Count, PositiveFloat
+from megaxf.models.llama_config import Count, Pieces, PositiveFloat
 
 Activation = Literal["gelu", "gelu_new", "gelu_fast"]
 """Names of transformers: the exact x Phi(x), and its approximation by a tanh under the two names that it has there."""
@@ -27,8 +27,8 @@ class GPTConfig(BaseModel):
     hidden_size: Count
     intermediate_size: Count = Field(default_factory=_four_times_hidden)
     """Width of the MLP; by default 4 x hidden_size."""
-    num_hidden_layers: Count
-    num_attention_heads: Count
+    num_hidden_layers: Pieces
+    num_attention_heads: Pieces
     """Each of hidden_size / num_attention_heads dimensions."""
     max_position_embeddings: Count
     """The longest sequence, in tokens."""

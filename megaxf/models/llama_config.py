@@ -10,7 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from megaxf.models.rope_scaling import RopeScaling
 from megaxf.plan.parameters import Structure
 
-Count = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(gt=0, lt=2**31)]
+Pieces = Annotated[int, Field(gt=0, le=65536)]
+"""Heads and layers: more than any model has, and few enough to go through them one by one."""
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -32,9 +34,9 @@ class Config(BaseModel):
     hidden_size: Count
     intermediate_size: Count
     """Width of the MLP between gate/up and down."""
-    num_hidden_layers: Count
-    num_attention_heads: Count
-    num_key_value_heads: Count = Field(default_factory=_heads)
+    num_hidden_layers: Pieces
+    num_attention_heads: Pieces
+    num_key_value_heads: Pieces = Field(default_factory=_heads)
     """Each key/value head serves num_attention_heads / num_key_value_heads query heads."""
     head_dim: Count = Field(default_factory=_share_of_hidden)
     """By default hidden_size / num_attention_heads."""

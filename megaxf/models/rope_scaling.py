@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Stretch = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Length = Annotated[int, Field(gt=0)]
+Length = Annotated[int, Field(gt=0, lt=2**31)]
 
 
 def plain_frequencies(head_dim: int, theta: float, device: torch.device | str = "cpu") -> torch.Tensor:

@@ -53,7 +53,8 @@ def complete(settings: dict[str, Any]) -> dict[str, Any]:
 
     A run that has checkpoints takes it from the newest of them, so that it goes on where `init.from` is gone.
     """
-    init, given = settings.get("init"), settings.get("model", {})
+    init, given = settings.get("init"), settings.get("model")
+    given = {} if given is None else given  # left out, or left blank
     path = init.get("from") if isinstance(init, Mapping) else None
     if not isinstance(path, str) or not isinstance(given, Mapping):
         return settings

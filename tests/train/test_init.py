@@ -189,6 +189,7 @@ def test_the_model_is_taken_from_the_folder(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["settings"]["model"]["rms_norm_eps"] == 0.03 and found["settings"]["model"]["vocab_size"] == 70
     assert found["init"]["vocab_size"] == 61 and found["settings"]["init"]["from"] == str(tmp_path / "hf")
+    assert main([*check, "model="]) == 0, "blank is left out"
     assert main([*check, "model.hidden_size=26"]) == 2
     assert "model.hidden_size = 26, and the model of init.from has 24" in capsys.readouterr().err
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from megaxf.checkpoint.files import no_folder
 from megaxf.doctor.check import Check, judged
 from megaxf.plan.hardware import peak_flops
 
@@ -102,6 +103,9 @@ def _limit(value: int, unit: str = "") -> str:
 
 def disk(run_folder: Path) -> Iterator[Check]:
     """Room, and the speed of a file that is written through to the disk."""
+    if file := no_folder(run_folder.absolute()):
+        yield Check("disk room", f"{file} is a file", "bad", "choose another run_folder")
+        return
     folder = next(path for path in (run_folder.absolute(), *run_folder.absolute().parents) if path.is_dir())
     free = shutil.disk_usage(folder).free
     advice = "a checkpoint takes 12 bytes a parameter; choose another run_folder"

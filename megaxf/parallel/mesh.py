@@ -84,7 +84,7 @@ def build_mesh(degrees: Mapping[str, int] | None = None, order: Sequence[str] = 
 
     degrees: size of each axis; the data axis takes the ranks that the others leave.
     order: the axes, outermost first.
-    Raises ValueError where the degrees do not multiply to the number of ranks, or an axis is unknown.
+    Raises ValueError where the degrees are below 1 or do not multiply to the number of ranks, or an axis is unknown.
     """
     started = dist.is_available() and dist.is_initialized()
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if started else (0, 1)
@@ -117,6 +117,8 @@ def axis_sizes(degrees: Mapping[str, int], world_size: int, order: Sequence[str]
     if unknown:
         raise ValueError(f"the mesh has no axis {', '.join(sorted(unknown))}; it has {', '.join(AXES)}")
     sizes = {name: degrees.get(name, 1) for name in order}
+    if small := [f"{name} {size}" for name, size in sizes.items() if size < 1]:
+        raise ValueError(f"the mesh cannot have {', '.join(small)}; a degree is 1 or more")
     others = torch.Size(size for name, size in sizes.items() if name != "data").numel()
     sizes["data"] = degrees.get("data", world_size // others)
     if sizes["data"] * others != world_size:

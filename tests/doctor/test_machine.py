@@ -75,6 +75,32 @@ def test_a_slow_and_an_unwritable_disk(monkeypatch, tmp_path):
     assert only(machine.disk(tmp_path), "disk speed").verdict == "bad"
 
 
+def test_a_file_in_the_place_of_the_run_folder(tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        assert list(machine.disk(path)) == [
+            ("disk room", f"{tmp_path / 'file'} is a file", "bad", "choose another run_folder")
+        ]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["--tensor-parallel-size", "2"],
+            "--tensor-parallel-size 2 does not divide the number of processes, 1; start 2",
+        ),
+        (["--context-parallel-size", "0"], "--context-parallel-size 0 should be 1 or more"),
+        (["--pipeline-parallel-size", "-1"], "--pipeline-parallel-size -1 should be 1 or more"),
+        (["--gpu", "nosuch"], "--gpu 'nosuch' is not in the hardware table"),
+    ],
+)
+def test_faults_are_told_before_ranks_meet(monkeypatch, capsys, words, sentence):
+    monkeypatch.setattr("launch.rendezvous.connect", None)
+    assert main(["doctor", *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
 def test_the_speed_is_that_of_the_clock(monkeypatch, tmp_path):
     clock = iter([10.0, 12.0])
     monkeypatch.setattr(machine.time, "perf_counter", lambda: next(clock))

@@ -56,6 +56,8 @@ def test_degrees_have_to_multiply_to_the_ranks():
     assert next(iter(axis_sizes({}, 6, ("data", "context", "pipeline", "tensor")))) == "data"
     with pytest.raises(ValueError, match="data 4 x context 1 x tensor 1 do not multiply to the number of ranks, 6"):
         axis_sizes({"data": 4}, 6)
+    with pytest.raises(ValueError, match="the mesh cannot have context -2, tensor 0; a degree is 1 or more"):
+        axis_sizes({"tensor": 0, "context": -2}, 6)
     with pytest.raises(ValueError, match="the mesh has no axis depth; it has pipeline, data, context, tensor"):
         build_mesh({"depth": 1})
     with pytest.raises(ValueError, match="the order data, tensor of the mesh does not name each of"):

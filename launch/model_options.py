@@ -55,7 +55,7 @@ def open_model(
         if arguments.device_map and given:
             raise GenerateError(f"--device-map spreads the model by itself; use either it or {other}")
     limits = dict(map(_limit, arguments.max_memory))
-    device = device or arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or check_device(arguments.device) or ("cuda" if torch.cuda.is_available() else "cpu")
     name = arguments.dtype or ("float32" if torch.device(device).type == "cpu" else source.dtype)
     dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[name]
     if arguments.device_map:
@@ -68,6 +68,21 @@ def opening_of(source: Trained) -> int | None:
     from data_pipeline.tokenizer.opening import opening_id
 
     return opening_id(source.tokenizer) if source.tokenizer and source.format in ("huggingface", "gguf") else None
+
+
+def check_device(name: str | None) -> str | None:
+    """The device that is asked for, if one is. Raises GenerateError where nothing can be computed on it."""
+    import torch
+
+    from megaxf.generate import GenerateError
+
+    try:
+        if name is not None:
+            torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError) as error:  # the latter from a torch without CUDA
+        reason = str(error).splitlines()[0]
+        raise GenerateError(f"--device {name} cannot be used here: {reason}; use cpu, or another GPU's name") from None
+    return name
 
 
 def _limit(text: str) -> tuple[int | str, int]:

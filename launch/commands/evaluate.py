@@ -118,6 +118,7 @@ def _harness(arguments: argparse.Namespace) -> int:
     import json
     from pathlib import Path
 
+    from launch.model_options import check_device
     from megaxf.generate import GenerateError
     from megaxf.generate.harness import run_tasks
     from megaxf.train.trained import open_source
@@ -128,7 +129,7 @@ def _harness(arguments: argparse.Namespace) -> int:
     include = Path(arguments.harness_include) if arguments.harness_include else None
     found: dict[str, dict[str, Any]] = run_tasks(
         Path(str(source.path)), arguments.harness.split(","), include=include, batch_size=arguments.batch_size,
-        limit=arguments.limit, dtype=arguments.dtype, device=arguments.device,
+        limit=arguments.limit, dtype=arguments.dtype, device=check_device(arguments.device),
     )  # fmt: skip
     if arguments.json:
         print(json.dumps({"model": str(source.path), "tasks": found}, indent=1, default=str))

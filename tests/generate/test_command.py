@@ -89,6 +89,9 @@ def test_queue_caches_disk_and_scores_change_nothing(answers):
     [
         (["--logprobs"], "have an effect with --json only"),
         (["--max-memory", "cpu=1GB"], "--max-memory has an effect with --device-map auto only"),
+        (["--device", "nosuch"], "--device nosuch cannot be used here: "),
+        (["--device", "cuda:99"], "--device cuda:99 cannot be used here: "),
+        (["--device", "meta"], "--device meta cannot be used here: "),
         (["--device-map", "auto", "--device", "cpu"], "use either it or --device"),
         (["--device-map", "auto", "--max-memory", "1GB"], "--max-memory 1GB: write GPU=SIZE or cpu=SIZE"),
         (["--device-map", "auto", "--max-memory", "cpu=lots"], "--max-memory cpu=lots: "),

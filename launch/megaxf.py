@@ -11,6 +11,7 @@ Exit codes: 0 done, 2 a fault of the user's (a message, no traceback), 130 inter
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import pkgutil
@@ -69,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_verb(verb: str, argv: Sequence[str], quiet: bool = False) -> int:
     """Run one verb with its arguments; a fault of the user's becomes a message and exit code 2.
 
-    verb: one word, or two for the verb of a verb. quiet: say nothing about faults, since another rank does.
+    So does what the system says of a file that is missing, may not be written, or finds no room.
+    verb: one word, or two for the verb of a verb. quiet: say nothing about faults that another rank has, too.
     """
     module = command(verb)
     parser = argparse.ArgumentParser(
@@ -87,6 +89,11 @@ def run_verb(verb: str, argv: Sequence[str], quiet: bool = False) -> int:
         if not getattr(error, "user_fault", False):
             raise
         return USER_FAULT if quiet else fail(str(error))
+    except OSError as error:
+        # What a disk or its server does is no fault of the user's: whoever started this may try again.
+        if error.filename is None or error.errno in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT):
+            raise
+        return fail(f"{os.fsdecode(error.filename)}: {error.strerror}")
 
 
 def verbs(group: str = "") -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from math import inf
 from pathlib import Path
 
 HELP = "one page about a run: curves, pace, restarts, findings, data, cost so far and to come"
@@ -48,7 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
     output = arguments.output or arguments.run / "report.html"
     if output.suffix not in (".html", ".png"):
         raise ConfigError("--output", [f"{output} is neither .html nor .png; name a file that ends so"])
-    price = find(arguments.gpu).dollars_per_hour if arguments.gpu else arguments.dollars_per_hour
+    if arguments.output and (output.is_dir() or not output.parent.is_dir()):
+        why = "is a folder" if output.is_dir() else f"cannot be written: there is no folder {output.parent}"
+        raise ConfigError("--output", [f"{output} {why}; name a file in a folder that is there"])
+    dollars = arguments.dollars_per_hour
+    if dollars is not None and not 0 < dollars < inf:
+        raise ConfigError("--dollars-per-hour", [f"{dollars} is no price; use a number above 0"])
+    price = find(arguments.gpu).dollars_per_hour if arguments.gpu else dollars
     facts = read(arguments.run, price)
     if arguments.json:
         print(json.dumps(facts.as_json(), indent=1))

@@ -69,7 +69,15 @@ def test_faults_are_messages_and_bugs_are_not(capsys, monkeypatch):
         def add_arguments(parser):
             """None."""
 
-    for error, outcome in ((KeyboardInterrupt(), 130), (BrokenPipeError(), 141), (ValueError("bug"), None)):
+    errors = {
+        KeyboardInterrupt(): 130,
+        BrokenPipeError(): 141,
+        FileNotFoundError(2, "No such file or directory", "a/b"): 2,
+        ValueError("a bug"): None,
+        OSError("a bug"): None,
+        OSError(5, "a bug of the disk", "a/b"): None,
+    }
+    for error, outcome in errors.items():
         monkeypatch.setattr(megaxf, "command", lambda verb: Module)
 
         def run(arguments, error=error):
@@ -77,12 +85,13 @@ def test_faults_are_messages_and_bugs_are_not(capsys, monkeypatch):
 
         Module.run = run
         if outcome is None:
-            with pytest.raises(ValueError, match="bug"):
+            with pytest.raises(type(error), match="a bug"):
                 main(["pretrain"])
         else:
             before = sys.stdout
             assert main(["pretrain"]) == outcome
             sys.stdout = before
+    assert capsys.readouterr().err == "megaxf: error: a/b: No such file or directory\n"
 
 
 def test_check(capsys, run_file):

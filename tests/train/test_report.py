@@ -117,9 +117,19 @@ def test_the_command(folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [["nowhere"], ["RUN", "-o", "page.pdf"], ["RUN", "--gpu", "h100", "--dollars-per-hour", "1"]]
+    "words",
+    [
+        ["nowhere"],
+        ["RUN", "-o", "page.pdf"],
+        ["RUN", "-o", "nowhere/page.html"],
+        ["RUN", "--gpu", "h100", "--dollars-per-hour", "1"],
+        ["RUN", "--json", "--dollars-per-hour", "nan"],
+        ["RUN", "--json", "--dollars-per-hour", "inf"],
+        ["RUN", "--dollars-per-hour", "0.0"],
+    ],
 )
-def test_faults(folder, words, capsys):
+def test_faults(folder, words, capsys, monkeypatch):
+    monkeypatch.setattr("megaxf.train.report.charts.picture", None)  # They are told before the work.
     words = [str(folder) if word == "RUN" else word for word in words]
     try:
         code = main(["report", *words])

@@ -48,7 +48,7 @@ def seconds(time: str) -> int:
     days, dash, rest = time.rpartition("-")
     numbers = rest.split(":")
     units = (3600, 60, 1) if dash or len(numbers) == 3 else (60, 1)
-    if len(numbers) > len(units) or not all(word.isdecimal() for word in (*numbers, days or "0")):
+    if len(numbers) > len(units) or not all(re.fullmatch("[0-9]+", word) for word in (*numbers, days or "0")):
         raise ConfigError("command line", [f"--time {time} is no time limit; write it as 48:00:00 or 2-00:00:00"])
     return 86400 * int(days or 0) + sum(int(number) * unit for number, unit in zip(numbers, units, strict=False))
 

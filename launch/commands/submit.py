@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,17 @@ examples:
 """
 
 _SBATCH = ("partition", "account", "qos", "constraint")
+_LEAST = {
+    "nodes": 1,
+    "gpus-per-node": 0,
+    "ranks-per-node": 1,
+    "at-once": 1,
+    "stop-seconds": 1,
+    "chain": 0,
+    "restarts": 0,
+}
+_RANGE = r"[0-9]+(-[0-9]+(:[1-9][0-9]*)?)?"
+_ARRAY = re.compile(rf"{_RANGE}(,{_RANGE})*")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,16 +99,22 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
     from megaxf.config_errors import ConfigError
 
     limit, problems = seconds(arguments.time), []
+    sweep = arguments.template == "sweep"
     if arguments.stop_seconds >= limit:
         problems.append(
             f"--stop-seconds {arguments.stop_seconds} is not less than --time {arguments.time}, {limit} s: the run "
             "would be stopped as it starts"
         )
-    for name in ("nodes", "stop_seconds") + (("ranks_per_node",) if arguments.ranks_per_node is not None else ()):
-        if getattr(arguments, name) < 1:
-            problems.append(f"--{name.replace('_', '-')} {getattr(arguments, name)} should be 1 or more")
-    if arguments.template != "sweep" and (arguments.at_once or arguments.array):
+    for name, least in _LEAST.items():
+        value = getattr(arguments, name.replace("-", "_"))
+        if value is not None and value < least:
+            problems.append(f"--{name} {value} should be {least} or more")
+    if not sweep and (arguments.at_once is not None or arguments.array is not None):
         problems.append("--at-once and --array have an effect with --template sweep only")
+    if arguments.array is not None and not _ARRAY.fullmatch(arguments.array):
+        problems.append(
+            f"--array {arguments.array!r} is no list of tasks; write it as 0-5,9 or 0-8:2 (and --at-once N)"
+        )
     if arguments.environment and not arguments.environment.is_file():
         problems.append(f"--environment {arguments.environment} is no file")
     if problems:
@@ -122,8 +140,8 @@ def _listed(path: str) -> list[str]:
 
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ConfigError(path, [f"cannot be read as a list of run files: {error.strerror}"]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(path, [f"cannot be read as a list of run files: {error}"]) from None
     if not lines or not all(lines):
         raise ConfigError(path, ["should name a run file on every line"])
     return lines
@@ -145,14 +163,28 @@ def _options(arguments: argparse.Namespace, folder: Path, runs: int) -> dict[str
         **{name: getattr(arguments, name) for name in _SBATCH if getattr(arguments, name)},
     }
     if sweep:
-        limit = f"%{arguments.at_once}" if arguments.at_once else ""
-        options["array"] = (arguments.array or f"0-{runs - 1}") + limit
+        options["array"] = _array(arguments, runs) + (f"%{arguments.at_once}" if arguments.at_once else "")
     if arguments.chain:
         options |= {"requeue": None, "no-requeue": ""}
     for option in arguments.sbatch:
         name, _, value = option.lstrip("-").partition("=")
         options[name] = value
     return options
+
+
+def _array(arguments: argparse.Namespace, runs: int) -> str:
+    """The tasks of a sweep. Raises ConfigError where one has no run."""
+    from megaxf.config_errors import ConfigError
+
+    if arguments.array is None:
+        return f"0-{runs - 1}"
+    last = max(int(number) for part in arguments.array.split(",") for number in part.partition(":")[0].split("-"))
+    if last >= runs:
+        raise ConfigError(
+            "command line",
+            [f"--array {arguments.array} names task {last}, and {arguments.run_file} has {runs} lines, counted from 0"],
+        )
+    return str(arguments.array)
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, str]:

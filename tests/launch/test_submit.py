@@ -118,6 +118,12 @@ def test_a_sweep_is_an_array_over_the_lines_of_a_list(folder, sbatch, capsys):
         first, *rest = started(script, folder, **place)
         assert first.startswith(f"task {task}: run {task}.yaml\n")
         assert rest[1:] == ["--ranks", "1", f"run {task}.yaml", "train.steps=8"]
+    assert main(["submit", *words, "--array", "0-2:2,1"]) == 0
+    assert options(json.loads(capsys.readouterr().out)["script"])["array"] == "0-2:2,1"
+    assert main(["submit", *words, "--array", "0-3"]) == 2
+    assert "--array 0-3 names task 3, and runs.txt has 3 lines, counted from 0" in capsys.readouterr().err
+    assert main(["submit", "data/train-00000.bin", *words[1:]]) == 2
+    assert "cannot be read as a list of run files" in capsys.readouterr().err
     (folder / "run 1.yaml").write_text("seed: x")
     assert main(["submit", *words]) == 2
     assert "run 1.yaml" in capsys.readouterr().err
@@ -131,6 +137,15 @@ def test_a_sweep_is_an_array_over_the_lines_of_a_list(folder, sbatch, capsys):
         (["--time", "1:2:3:4"], "--time 1:2:3:4 is no time limit"),
         (["--time", "00:05:00"], "--stop-seconds 300 is not less than --time 00:05:00, 300 s"),
         (["--nodes", "0"], "--nodes 0 should be 1 or more"),
+        (["--gpus-per-node=-1"], "--gpus-per-node -1 should be 0 or more"),
+        (["--chain=-1"], "--chain -1 should be 0 or more"),
+        (["--restarts=-3"], "--restarts -3 should be 0 or more"),
+        (["--at-once", "0"], "--at-once 0 should be 1 or more"),
+        (["--at-once=-2"], "--at-once -2 should be 1 or more"),
+        (["--array", "foo bar"], "--array 'foo bar' is no list of tasks"),
+        (["--array", "0-5%2"], "--array '0-5%2' is no list of tasks; write it as 0-5,9 or 0-8:2 (and --at-once N)"),
+        (["--array", ""], "--at-once and --array have an effect with --template sweep only"),
+        (["--time", "٤٨:٠٠:٠٠"], "--time ٤٨:٠٠:٠٠ is no time limit"),
         (["--at-once", "2"], "--at-once and --array have an effect with --template sweep only"),
         (["--environment", "gone.sh"], "--environment gone.sh is no file"),
         (["--job-name", "a\nb"], "may not have several"),

@@ -95,6 +95,15 @@ def test_a_damaged_manifest_is_named_itself(run_folder, call, how):
     assert code == 0 and "step-00000003: step 3" in out
 
 
+@pytest.mark.parametrize(
+    ("verb", "words", "sentence"),
+    [("verify", ["--threads=0"], "0 should be 1 or more"), ("diff", ["RUN", "--top=-1"], "-1 should be 0 or more")],
+)
+def test_numbers_that_cannot_be(run_folder, call, verb, words, sentence):
+    code, out = call(verb, run_folder, *(run_folder if word == "RUN" else word for word in words))
+    assert code == 2 and sentence in out
+
+
 def test_inspect_takes_the_newest(run_folder, call):
     code, out = call("inspect", run_folder)
     assert code == 0 and "step-00000004: step 4, 4,000 tokens seen, loss 0.5000" in out

@@ -35,7 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
     from data_pipeline.format.progress import bytes_progress
     from megaxf.checkpoint import resolve
     from megaxf.checkpoint.comparing import Pair, compare, show
+    from megaxf.config_errors import ConfigError
 
+    if arguments.top < 0:
+        raise ConfigError("--top", [f"{arguments.top} should be 0 or more"])
     pair = Pair(resolve(arguments.a), resolve(arguments.b))
     with bytes_progress("comparing", pair.bytes_to_read(), quiet=arguments.json) as advance:
         found = compare(pair, advance)

@@ -35,7 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
     from data_pipeline.format.report import megabytes
     from megaxf.checkpoint.checking import bytes_to_read, find_faults
     from megaxf.checkpoint.finding import find_all
+    from megaxf.config_errors import ConfigError
 
+    if arguments.threads < 1:
+        raise ConfigError("--threads", [f"{arguments.threads} should be 1 or more"])
     paths = [listed.path for path in arguments.paths for listed in find_all(path)]
     with bytes_progress("verifying", sum(map(bytes_to_read, paths)), quiet=arguments.json) as advance:
         found = {path: find_faults(path, arguments.threads, advance) for path in paths}

@@ -33,14 +33,14 @@ def _problems(sections: Mapping[str, Any]) -> list[str]:
 
 
 def _phases(sections: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The sections as they are in each phase of the data, the first one apart."""
+    """The sections as they are in each phase of the data but the first, each as a run of that phase alone."""
     if "data" not in sections or "train" not in sections:
         return
     data, train = sections["data"], sections["train"]
     for portion in portions(data, train.global_batch_size)[1:]:
         yield {
             **sections,
-            "data": data.model_copy(update={"sequence_length": portion.sequence_length}),
+            "data": data.model_copy(update={"sequence_length": portion.sequence_length, "phases": []}),
             "train": train.model_copy(update={"global_batch_size": portion.global_batch_size}),
         }
 
@@ -80,6 +80,39 @@ def _phases_are_of_this_run(data: Any, train: Any) -> Iterator[str]:
             )
         elif phase.shares is not None and not any(phase.shares.values()):
             yield f"{here}.shares are all 0; give one source more"
+
+
+def _phases_change_something(data: Any, train: Any) -> Iterator[str]:
+    before = {
+        "sequence_length": data.sequence_length,
+        "global_batch_size": train.global_batch_size,
+        "shares": {name: source.share[0] for name, source in data.sources.items()},
+    }
+    for number, phase in enumerate(data.phases):
+        given = {name: value for name in before if (value := getattr(phase, name)) is not None}
+        if given.items() <= before.items():
+            yield (
+                f"data.phases[{number}] changes nothing: {', '.join(given)} is as it was before step "
+                f"{phase.from_step}; remove the phase"
+            )
+        before |= given
+
+
+def _epochs_have_a_limit(data: Any) -> Iterator[str]:
+    if data.over_max_epochs == "refuse" and all(source.max_epochs is None for source in data.sources.values()):
+        yield (
+            "data.over_max_epochs = refuse has no effect, since no source has max_epochs; remove it, or give "
+            f"data.sources.{next(iter(data.sources))}.max_epochs"
+        )
+
+
+def _replicas_are_there(guards: Any, engine: Any) -> Iterator[str]:
+    every, usual = guards.replica_check_every, type(guards).model_fields["replica_check_every"].default
+    if engine.zero_stage == 3 and every not in (0, usual):
+        yield (
+            f"guards.replica_check_every = {every} has no effect with engine.zero_stage = 3, which keeps no replicas "
+            "of the weights; remove it"
+        )
 
 
 def _tokens_can_be_counted(data: Any, train: Any) -> Iterator[str]:
@@ -223,6 +256,9 @@ CHECKS: dict[Callable[..., Iterator[str]], tuple[str, ...]] = {
     _shares_have_an_effect: ("data",),
     _shares_have_one_unit: ("data",),
     _phases_are_of_this_run: ("data", "train"),
+    _phases_change_something: ("data", "train"),
+    _epochs_have_a_limit: ("data",),
+    _replicas_are_there: ("guards", "engine"),
     _tokens_can_be_counted: ("data", "train"),
     _skipped_steps_are_of_this_run: ("data", "train"),
     _lengths_are_parts_of_the_longest: ("data",),

@@ -153,11 +153,28 @@ def test_wrong_values_name_key_value_and_reason(load, override, sentence):
          "schedule.decay_shape: no effect with schedule.kind = linear"),
         (["schedule.kind=constant", "schedule.min_learning_rate=1e-5"],
          "schedule.min_learning_rate: no effect with schedule.kind"),
+        (["data.over_max_epochs=refuse"],
+         "data.over_max_epochs = refuse has no effect, since no source has max_epochs"),
+        (["guards.replica_check_every=5", "engine.zero_stage=3"],
+         "guards.replica_check_every = 5 has no effect with engine.zero_stage = 3"),
+        (["data.phases=[{from_step: 9, sequence_length: 64}]"],
+         "data.phases[0] changes nothing: sequence_length is as it was before step 9; remove the phase"),
+        (["data.phases=[{from_step: 9, global_batch_size: 4},"
+          " {from_step: 11, global_batch_size: 4, shares: {books: 1}}]"],
+         "data.phases[1] changes nothing: global_batch_size, shares is as it was before step 11"),
     ],
 )  # fmt: skip
 def test_sections_agree_and_every_setting_has_an_effect(load, overrides, sentence):
     (problem,) = problems(load, *overrides)
     assert problem.startswith(sentence)
+
+
+def test_what_has_an_effect_is_taken(load):
+    assert load("data.over_max_epochs=refuse", "data.sources.books.max_epochs=2")
+    assert load("guards.replica_check_every=5", "engine.zero_stage=2") and load("engine.zero_stage=3")
+    phases = "{from_step: 9, sequence_length: 32}, {from_step: 11, sequence_length: 64, global_batch_size: 8}"
+    assert len(load(f"data.phases=[{phases}]").data.phases) == 2
+    assert load("checkpoint.every=999", "evaluate.every=999"), "a trial of few steps takes the run's file as it is"
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     from launch.signals import held
     from megaxf.config_errors import ConfigError
 
+    if arguments.check and (arguments.resume or arguments.allow_missing):
+        raise ConfigError(
+            "command line", ["--resume and --allow-missing have no effect with --check, which starts nothing"]
+        )
     if arguments.check:
         return _check(arguments)
     if arguments.json or arguments.world_size is not None:

@@ -121,6 +121,9 @@ def test_check_looks_at_the_folders_and_makes_none(capsys, run_file, tmp_path):
 def test_settings_of_check_have_no_effect_without_it(capsys, run_file):
     assert main(["pretrain", run_file, "--world-size", "2"]) == 2
     assert "--json and --world-size have an effect with --check only" in capsys.readouterr().err
+    for option in ("--resume", "--allow-missing"):
+        assert main(["pretrain", run_file, "--check", option]) == 2
+        assert "--resume and --allow-missing have no effect with --check" in capsys.readouterr().err
 
 
 def test_half_set_environment_is_an_error_at_once(capsys, run_file, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +16,9 @@ from data_pipeline.sources import huggingface, text
 from data_pipeline.sources.base import File, ReadOptions, Unit
 from data_pipeline.sources.files import is_pattern, match_files, search_folder
 from data_pipeline.stream.store import connect, is_url
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?", re.ASCII)
+"""What the hub, which is slow to answer that it does not know a name, may know."""
 
 
 def find_units(inputs: Sequence[str], options: ReadOptions, unit_bytes: int) -> list[list[Unit]]:
@@ -44,7 +48,7 @@ def _files(name: str, options: ReadOptions) -> list[File] | None:
         return _folder_or_url(name, options)
     if is_pattern(name):
         return match_files(name, options) or _nothing(name, options, "matches no files")
-    if path.suffix or name.startswith((".", "/", "~")) or name.count("/") > 1:
+    if path.suffix or not _HUB_NAME.fullmatch(name):
         raise DataError("does not exist", name)
     return None
 

@@ -229,5 +229,6 @@ def test_a_text_file_that_is_not_utf8_is_named_with_its_line(tree):
 def test_nothing_to_read_is_an_error(tree):
     with pytest.raises(DataError, match=r"tree: holds no files that match --include \*\.java"):
         read(tree, include=("*.java",))
-    with pytest.raises(DataError, match=r"nowhere\.txt: does not exist"):
-        read("nowhere.txt")
+    for name in ("nowhere.txt", "no where", "nowhere/", "~/nowhere", "./nowhere", "no/where/else", "нигде", "n" * 97):
+        with pytest.raises(DataError, match=f"{name}: does not exist"):
+            read(name)

@@ -11,7 +11,7 @@ from megaxf.config import load_run
 from megaxf.plan.errors import PlanError
 from megaxf.plan.fit.runs import Curve
 from megaxf.plan.parameters import count
-from megaxf.train.metrics import read_records
+from megaxf.train.metrics import GUARD, read_records
 from megaxf.train.plots import smooth
 
 SMOOTHED = 10
@@ -41,7 +41,9 @@ def read_folder(folder: Path) -> tuple[list[Curve], list[str]]:
 def _read_run(folder: Path, name: str) -> Curve | str:
     """The run, or its name where it has not come to its last step."""
     run = load_run(folder / "config.yaml")
-    records = [record for record in read_records(folder / "metrics.jsonl") if record["loss"] is not None]
+    # What a guard found is no point of a curve; records of slow ranks and of replicas have no loss at all.
+    found = (record for record in read_records(folder / "metrics.jsonl") if record["kind"] != GUARD)
+    records = [record for record in found if record["loss"] is not None]
     steps = [record for record in records if record["kind"] == "train"]
     if not steps or steps[-1]["step"] < run.train.steps:
         return name

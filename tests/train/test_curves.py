@@ -47,8 +47,14 @@ def test_several_sources_and_runs(tmp_path):
         {"kind": "evaluation", "step": 12, "tokens": 768, "source": "b", "loss": 2.0, "counted_tokens": 100},
         {"kind": "evaluation", "step": 6, "tokens": 768, "source": "b", "loss": 9.0, "counted_tokens": 100},
     ]
-    folder(tmp_path, "a", steps(12) + ends)
-    folder(tmp_path, "b", steps(12))
+    # As train/loop.py writes them: what guards found of ranks has no loss, what they found of a step has its own.
+    guards = [
+        {"kind": "guard", "step": 12, "found": "stragglers", "action": "record", "median": 1.0, "slow": []},
+        {"kind": "guard", "step": 12, "found": "replicas", "action": "stop", "why": "ranks differ"},
+        {"kind": "guard", "step": 12, "found": "spike", "action": "record", "loss": 99.0},
+    ]
+    folder(tmp_path, "a", steps(12) + guards + ends)
+    folder(tmp_path, "b", steps(12) + guards)
     folder(tmp_path, "c", steps(11))
     curves, unfinished = read_folder(tmp_path / "runs")
     assert [curve.name for curve in curves] == ["a", "b"] and unfinished == ["c"]

@@ -6,7 +6,7 @@ until they agree.
 
 from __future__ import annotations
 
-from math import log2, sqrt
+from math import floor, log, log2, sqrt
 from typing import Any, NamedTuple
 
 from megaxf.plan.budget.request import COUNTS, Limit, Means, Request, check, given, tightest
@@ -25,6 +25,9 @@ from megaxf.plan.shape.propose import Sizes, Wish, propose
 FIRST_MFU = 0.4
 """Where the search for the speed begins."""
 AGREED = 0.005
+"""Share of the limit by which a plan may be off it, before its tokens make up for that."""
+STRIDE = 0.97
+"""From one size to the next that is tried where the tokens are given."""
 MOST_ROUNDS = 12
 MOST_PARAMETERS = 2e13
 """Beyond all that was trained: a request for more is a slip."""
@@ -37,7 +40,7 @@ class Plan(NamedTuple):
     means: Means
     sizes: Sizes
     training: Allocation
-    """Parameters as the law counts them; 6 x parameters x tokens is the compute that was asked for."""
+    """Parameters as the law counts them; 6 x parameters x tokens is the compute that was asked for, where one was."""
     loss_interval: Any
     found: Found
     limit: Limit | None
@@ -83,30 +86,69 @@ def plan(request: Request, means: Means) -> Plan:
 
 
 def _within(request: Request, means: Means, limit: Limit) -> Plan:
-    """What a number of GPU-hours buys."""
+    """The most that a number of GPU-hours buys. Raises PlanError where the tokens that are given take more."""
     hours = limit.gpu_hours / means.failures.factor(means.world_size)
     flops = hours * 3600 * FIRST_MFU * means.hardware.peak("bf16")
+    # The compute that was within the limit, the one that was beyond it, and the round that was nearest.
+    low, high, best, off = 0.0, float("inf"), None, float("inf")
     for _ in range(MOST_ROUNDS):
-        found = _complete(request, means, divide(request, means.surface, flops), flops, limit)
-        bought = flops * limit.gpu_hours / found.gpu_hours
-        if abs(bought / flops - 1) < AGREED:
+        try:
+            found = _complete(request, means, divide(request, means.surface, flops), flops, limit)
+        except PlanError:
+            if low or high == float("inf"):
+                raise
+            break  # what is small enough for the limit has no shape
+        share = limit.gpu_hours / found.gpu_hours
+        low, high = (flops, high) if share >= 1 else (low, flops)
+        # Tokens that are free make up for a round that is off; with given ones the size decides, and over is over.
+        if abs(log(share)) < off and (request.tokens is None or share >= 1):
+            best, off = found, abs(log(share))
+        if off < AGREED or high < low * (1 + AGREED):
             break
-        # Sizes come in steps, between which two rounds could alternate: go half of the way.
-        flops = sqrt(flops * bought)
-    return _complete(request, means, divide(request, means.surface, bought), bought, limit, found.sizes)
+        flops = _next(flops * (sqrt(share) if request.tokens is None else _stride(share)), low, high)
+    if best is None:
+        raise PlanError(_too_much(found, limit))
+    return best if request.tokens is not None else _spent(best, limit)
 
 
-def _complete(
-    request: Request, means: Means, training: Allocation, flops: float, limit: Limit | None, sizes: Sizes | None = None
-) -> Plan:
-    """The plan of a training. sizes: the shape, where it is decided."""
+def _next(flops: float, low: float, high: float) -> float:
+    """The compute to try: where the speed of the last round leads, or the middle where that has been ruled out.
+
+    Sizes and batches come in steps, between which rounds would alternate.
+    """
+    return flops if low < flops < high else sqrt(low * high)
+
+
+def _stride(share: float) -> float:
+    """At least so far that it may be another shape."""
+    return max(share, 1 / STRIDE) if share >= 1 else min(share, STRIDE)
+
+
+def _spent(found: Plan, limit: Limit) -> Plan:
+    """The plan with all whole steps that the limit allows. Raises PlanError where there is none."""
+    task = found.found.task
+    batch = task.global_batch_size * task.sequence_length
+    each = found.gpu_hours * batch / found.training.tokens
+    steps = floor(limit.gpu_hours / each * (1 + 1e-12))
+    if steps < 1:
+        raise PlanError(
+            f"{limit.option}: not one step of {quantity(batch)} tokens, which takes {each:.3g} GPU-hours on "
+            f"{task.world_size:,} x {task.hardware.name}; raise it, or use fewer GPUs or a smaller --batch"
+        )
+    size, tokens = found.training.parameters, float(steps * batch)
+    loss, interval = expected_loss(found.request, found.means, size, tokens)
+    return found._replace(training=Allocation(size, tokens, loss), loss_interval=interval)
+
+
+def _complete(request: Request, means: Means, training: Allocation, flops: float, limit: Limit | None) -> Plan:
+    """The plan of a training."""
     if training.parameters > MOST_PARAMETERS:
         raise PlanError(
             f"{training.flops:.3g} FLOPs with {quantity(training.tokens)} tokens are {training.parameters:.3g} "
             f"parameters, more than any model has; use more tokens or less compute (at most {MOST_PARAMETERS:.0e})"
         )
     counts = COUNTS.get(means.law.counts, "matmul")
-    sizes = sizes or propose(Wish(training.parameters, counts, request.vocab_size), 1)[0].sizes
+    sizes = propose(Wish(training.parameters, counts, request.vocab_size), 1)[0].sizes
     own = getattr(count(sizes), counts)
     # The compute that was asked for is kept to the digit, where data and size do not fix it.
     tokens = request.tokens or flops / FLOPS_PER_WEIGHT / own

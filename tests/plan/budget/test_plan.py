@@ -13,6 +13,7 @@ from megaxf.plan.laws.optimum import Allocation, for_flops
 from megaxf.plan.laws.table import law, surface
 from megaxf.plan.parameters import count
 from megaxf.plan.search.failures import Failures
+from megaxf.plan.search.runfile import steps_for
 from megaxf.plan.throughput.hardware import find
 
 
@@ -57,6 +58,30 @@ def test_half_is_fixed_and_limits_give_the_rest():
     data = plan(Request(gpu_hours=2000, tokens=100e9), means())
     assert data.training.tokens == 100e9
     assert data.gpu_hours == pytest.approx(2000, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("request_", "gpu", "ranks"),
+    [
+        (Request(days=0.5, tokens=100e9), "h100", 8),
+        (Request(gpu_hours=10.4, tokens=35.8e9, vocab_size=32000), "a100", 32),
+        (Request(gpu_hours=1.1), "a100", 512),
+        (Request(dollars=2e5), "h100", 32),
+        (Request(gpu_hours=500, parameters=2e9), "h100", 24),
+        (Request(gpu_hours=3e4, unique_tokens=1e10), "h200", 64),
+    ],
+)
+def test_a_limit_is_used_and_never_passed(request_, gpu, ranks):
+    """Sizes and batches come in steps, between which rounds alternate; what is left must be less than a step of them.
+
+    The time is that of the steps that a run file would have, too.
+    """
+    found = plan(request_, means(gpu, ranks))
+    assert 0.97 * found.limit.gpu_hours < found.gpu_hours <= found.limit.gpu_hours * (1 + 1e-9)
+    steps = steps_for(found.found.task, found.training.tokens)
+    hours = steps * float(found.first.step.seconds) / 3600 * ranks * found.means.failures.factor(ranks)
+    assert hours == pytest.approx(found.gpu_hours, rel=1e-4)
+    assert found.loss_interval.low < found.training.loss < found.loss_interval.high
 
 
 def test_both_are_fixed_and_the_time_follows():
@@ -131,6 +156,14 @@ def test_help_is_what_the_changed_run_would_take():
             "--inference-tokens = 1e.20 would have a model trained for over 100",
         ),
         (Request(tokens=1000, days=1), "parameters, more than any model has; use more tokens or less compute"),
+        (
+            Request(tokens=27e9, gpu_hours=2),
+            r"--tokens: .* take .* GPU-hours on 64 .* but --gpu-hours = 2.00 allows 2.00",
+        ),
+        (
+            Request(gpu_hours=1e-5, parameters=1e9),
+            r"--gpu-hours = .*: not one step of .* tokens, .* raise it, or use fewer",
+        ),
         (Request(dollars=1e6, parameters=4e11), "layouts on 64 x h100 fits into"),
     ],
 )

@@ -42,6 +42,13 @@ class Question(NamedTuple):
             )
         if set(found) in ({"flops", "loss"}, {"tokens", "loss"}):
             raise PlanError(f"{' and '.join(found)} are given; beside a loss, give the parameters or nothing")
+        if self.unique_tokens is not None and set(found) == {"parameters", "loss"}:
+            raise PlanError(
+                "parameters, loss and unique tokens are given, but repeats may not reach a loss; give tokens or flops in "
+                "place of the loss"
+            )
+        if self.unique_tokens is not None and self.inference_tokens is not None:
+            raise PlanError("inference tokens and unique tokens are given, but no law covers both; give one of them")
         return found
 
 
@@ -51,19 +58,24 @@ def answer(law: Law, question: Question) -> dict[str, Any]:
     training = _training(law, given)
     form = law.form
     best = optimum.for_flops(form, training.flops)
+    own, unique = len(given) == 2, question.unique_tokens
+    repeated = _repeated(law, training, unique)
+    if own and unique is not None:
+        training = training._replace(loss=float(_loss(_surface(law, "unique tokens"), training, unique)))
     found: dict[str, Any] = {
         "law": _describe(law),
         "question": {name: value for name, value in question._asdict().items() if value is not None},
-        "training": _values(training) | {"interval": _intervals(law, given)},
-        "optimum_of_equal_flops": _values(best) if len(given) == 2 else None,
-        "off_optimum": _off_optimum(form, best) if isinstance(form, Surface) and len(given) == 1 else None,
-        "cost_of_choice": _cost(form, training) if len(given) == 2 else None,
+        "training": _values(training) | {"interval": _intervals(law, given, unique)},
+        "optimum_of_equal_flops": _values(best) if own else None,
+        "off_optimum": _off_optimum(form, best) if isinstance(form, Surface) and not own else None,
+        "cost_of_choice": _cost(form, training) if own else None,
         "lifetime": _lifetime(law, training, question.inference_tokens),
-        "repeated": _repeated(law, training, question.unique_tokens),
+        "repeated": repeated,
         "kaplan_losses": _kaplan(training) if law.name == "kaplan" else None,
-        "other_laws": [] if len(given) == 2 else list(_others(law, given)),
+        "other_laws": [] if own else list(_others(law, given)),
     }
-    choice = found["lifetime"] or found["repeated"] or {"best": found["training"]}
+    # A training of one's own is begun as it is given; else the choice is what the law makes of served or short tokens.
+    choice = (not own and (found["lifetime"] or repeated)) or {"best": found["training"]}
     chosen = Allocation(*(choice["best"][name] for name in Allocation._fields))
     return found | {"hyperparameters": _hyperparameters(chosen), "neighbour": _neighbour(chosen.parameters)}
 
@@ -108,14 +120,21 @@ def _values(training: Allocation) -> dict[str, Any]:
     return training._asdict() | {"flops": training.flops, "tokens_per_parameter": training.tokens_per_parameter}
 
 
-def _intervals(law: Law, given: dict[str, float]) -> dict[str, Any] | None:
+def _loss(form: Surface, training: Allocation, unique: float | None) -> Any:
+    """Of a training, repeated tokens at what they are worth."""
+    if unique is None:
+        return form.loss(training.parameters, training.tokens)
+    return repetition.loss(form, training.parameters, training.tokens, unique)
+
+
+def _intervals(law: Law, given: dict[str, float], unique: float | None) -> dict[str, Any] | None:
     """Of each prediction that is not given: low, median and high, None where a part of the sample has no answer."""
     if law.spread is None:
         return None
     sample = law.spread.sample()
     if len(given) == 2:
         training = _training(law, given)
-        answers = {} if "loss" in given else {"loss": sample.loss(training.parameters, training.tokens)}
+        answers = {} if "loss" in given else {"loss": _loss(sample, training, unique)}
     else:
         answers = _optima(sample, given)
     found: dict[str, Any] = {"level": LEVEL}
@@ -156,7 +175,7 @@ def _off_optimum(form: Surface, best: Allocation) -> list[dict[str, Any]]:
 
 def _cost(form: Surface | PowerLaw, training: Allocation) -> dict[str, Any]:
     """Of a training of one's own."""
-    off = optimum.detour(form, training.parameters, training.tokens)
+    off = optimum.detour(form, training.parameters, training.tokens, training.loss)
     same = None if off.same_loss is None else _values(off.same_loss)
     floor = form.E + form.A / training.parameters**form.alpha if isinstance(form, Surface) else None
     return {"cheapest_of_equal_loss": same, "extra_flops": off.extra_flops, "loss_with_unlimited_data": floor}

@@ -72,9 +72,10 @@ def for_loss(form: Surface, loss: float) -> Allocation:
     return for_flops(form, form.flops_for_loss(loss))
 
 
-def detour(form: Surface | PowerLaw, parameters: float, tokens: float) -> Detour:
-    """What (N, D) costs, in compute at equal loss and in loss at equal compute."""
+def detour(form: Surface | PowerLaw, parameters: float, tokens: float, loss: float | None = None) -> Detour:
+    """What (N, D) costs, in compute at equal loss and in loss at equal compute. loss: by default the law's of N and D."""
     chosen = allocation(form, parameters, tokens)
+    chosen = chosen if loss is None else chosen._replace(loss=loss)
     same_loss = None
     if isinstance(form, Surface):
         same_loss = for_flops(form, form.flops_for_loss(chosen.loss))

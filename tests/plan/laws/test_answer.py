@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from megaxf.plan.errors import PlanError
-from megaxf.plan.laws import optimum
+from megaxf.plan.laws import optimum, repetition
 from megaxf.plan.laws.answer import Question, answer
 from megaxf.plan.laws.files import Bootstraps, find, read_law, write_law
 from megaxf.plan.laws.page import listing, page
@@ -88,6 +88,25 @@ def test_inference_and_repeats_choose_the_hyperparameters():
     assert "the data is not all needed" in page(ask(flops=1e20, unique_tokens=1e13))
 
 
+@pytest.mark.parametrize("given", [{"tokens": 1e12}, {"flops": 4.2e22}])
+def test_repeats_count_in_a_training_of_one_s_own(given):
+    """One that is worse than the best on this data, not better; the planner expects the same of it."""
+    found = ask(parameters=7e9, unique_tokens=10e9, **given)
+    training, spread = found["training"], law("epoch").spread.sample()
+    assert training["loss"] == repetition.loss(law("epoch").form, 7e9, 1e12, 10e9) == pytest.approx(2.2402, abs=5e-5)
+    assert training["loss"] > found["repeated"]["best"]["loss"] > found["repeated"]["unlimited"]["loss"]
+    low, _, high = training["interval"]["loss"]
+    assert low < training["loss"] < high
+    assert (low, high) == pytest.approx(np.percentile(repetition.loss(spread, 7e9, 1e12, 10e9), [10, 90]), abs=1e-4)
+    assert found["cost_of_choice"]["cheapest_of_equal_loss"]["loss"] == pytest.approx(training["loss"])
+    # What is given is what begins: neither the best on this data nor that without repeats.
+    begins = ask(parameters=7e9, tokens=1e12)["hyperparameters"]
+    assert found["hyperparameters"]["learning_rate"] == begins["learning_rate"]
+    assert found["hyperparameters"]["warmup_tokens"] == begins["warmup_tokens"]
+    plenty = ask(parameters=7e9, unique_tokens=1e13, **given)["training"]
+    assert plenty["loss"] == pytest.approx(law("epoch").form.loss(7e9, 1e12))
+
+
 def test_kaplan_has_losses_of_its_own():
     found = ask("kaplan", flops=8.64e19)
     assert found["kaplan_losses"]["L(C)"] == pytest.approx(2.658080, abs=5e-7)
@@ -110,6 +129,18 @@ def test_kaplan_has_losses_of_its_own():
         ("llama3", {"loss": 2}, "the law llama3 gives no loss and cannot answer about a loss; try --law epoch"),
         ("llama3", {"flops": 1e20, "inference_tokens": 1}, "cannot answer about inference tokens"),
         ("llama3", {"flops": 1e20, "unique_tokens": 1}, "cannot answer about unique tokens"),
+        (
+            "epoch",
+            {"flops": 1e20, "inference_tokens": 1e9, "unique_tokens": 1e9},
+            "inference tokens and unique tokens are given, but no law covers both; give one of them",
+        ),
+        (
+            "epoch",
+            {"parameters": 1e9, "loss": 3, "unique_tokens": 1e9},
+            "repeats may not reach a loss; give tokens or flops in place of the loss",
+        ),
+        ("epoch", {"parameters": 1e9, "tokens": 1e9, "unique_tokens": 0}, "unique tokens = 0 is not a number above 0"),
+        ("llama3", {"parameters": 1, "tokens": 1, "unique_tokens": 1}, "cannot answer about unique tokens"),
         ("epoch", {"flops": 0}, "flops = 0 is not a number above 0"),
     ],
 )

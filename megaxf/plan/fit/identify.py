@@ -13,6 +13,8 @@ from megaxf.plan.laws.files import Bootstraps
 from megaxf.plan.laws.spread import interval
 
 CONSTANTS = 5
+LEAST_RUNS = 8
+"""Different pairs of params and tokens: of six, resamples repeat so many that an interval of 80 % holds 60 %."""
 REMEDY = (
     "add a budget ten times the largest, and more sizes (megaxf plan ladder --flops, --budgets, --sizes), or leave out "
     "runs that went wrong (outlier = 1 in the table)"
@@ -29,21 +31,7 @@ WIDEST = 0.5
 
 def check_runs(points: Points) -> None:
     """Raises PlanError where no fit could find the law, with all reasons."""
-    count = len(points.loss)
-    if count <= CONSTANTS:
-        raise PlanError(
-            f"{count} runs cannot determine {CONSTANTS} constants; train at least two budgets of five sizes each "
-            "(megaxf plan ladder)"
-        )
-    reasons = [*_spans("params", points.parameters), *_spans("tokens", points.tokens)]
-    logs = np.log([points.parameters, points.tokens])
-    widths = np.linalg.svd(logs - logs.mean(axis=1, keepdims=True), compute_uv=False)
-    if not reasons and widths[1] < LEAST_WIDTH * widths[0]:
-        slope = np.polyfit(logs[0], logs[1], 1)[0]
-        reasons.append(
-            f"all runs lie along one line, D ~ N^{slope:.2f}: what N and what D did to the loss cannot be told apart; "
-            "at one compute train several sizes"
-        )
+    reasons = [*_count(points), *(_extent(points) if len(points.loss) else [])]
     if reasons:
         raise PlanError("the runs do not identify a law:" + "".join(f"\n  - {reason}" for reason in reasons))
 
@@ -71,6 +59,33 @@ def check_bootstraps(sample: Bootstraps) -> None:
             f"the runs do not identify a law: resampled, they put the exponent of N* ~ C^a between {low:.2f} and "
             f"{high:.2f}; {REMEDY}"
         )
+
+
+def _count(points: Points) -> list[str]:
+    """A run again is no other run, though its loss tells of the noise."""
+    count = len(points.loss)
+    different = len(np.unique([points.parameters, points.tokens], axis=1).T)
+    if different >= LEAST_RUNS:
+        return []
+    runs = f"{count} runs" if different == count else f"{count} runs of {different} different params and tokens"
+    return [
+        f"{runs} cannot determine {CONSTANTS} constants; train at least two budgets of five sizes each (megaxf plan "
+        f"ladder); {LEAST_RUNS} runs that differ are the least"
+    ]
+
+
+def _extent(points: Points) -> list[str]:
+    """Of sizes and tokens, and of both together."""
+    reasons = [*_spans("params", points.parameters), *_spans("tokens", points.tokens)]
+    logs = np.log([points.parameters, points.tokens])
+    widths = np.linalg.svd(logs - logs.mean(axis=1, keepdims=True), compute_uv=False)
+    if not reasons and widths[1] < LEAST_WIDTH * widths[0]:
+        slope = np.polyfit(logs[0], logs[1], 1)[0]
+        reasons.append(
+            f"all runs lie along one line, D ~ N^{slope:.2f}: what N and what D did to the loss cannot be told apart; "
+            "at one compute train several sizes"
+        )
+    return reasons
 
 
 def _spans(name: str, values: Any) -> list[str]:

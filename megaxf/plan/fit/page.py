@@ -20,6 +20,7 @@ def page(found: dict[str, Any]) -> str:
 def _surface(found: dict[str, Any]) -> Iterator[str]:
     law, start = found["approach3"], found["approach3"]["start"]
     left = f", {found['left_out']} rows left out as outliers" if found["left_out"] else ""
+    left += f", {found['repeated']} that stood there twice counted once" if found["repeated"] else ""
     yield f"L = E + A / N^alpha + B / D^beta through {found['runs']} runs{left}; N counts {found['counts']} parameters"
     rows = [
         [name, repr(value), "{:.6g} to {:.6g}".format(*law["interval"][name])]

@@ -12,7 +12,7 @@ from megaxf.plan.errors import PlanError
 from megaxf.plan.fit import envelope, identify, isoflop, surface
 from megaxf.plan.fit.envelope import Envelope
 from megaxf.plan.fit.isoflop import Budget, PowerFit
-from megaxf.plan.fit.runs import Curve, Points, results
+from megaxf.plan.fit.runs import Curve, Points, once, results
 from megaxf.plan.fit.surface import SurfaceFit
 from megaxf.plan.fit.variable_projection import Projection, project
 from megaxf.plan.laws.files import Bootstraps
@@ -22,6 +22,8 @@ from megaxf.plan.laws.table import Law
 
 OUTLIER = 5.0
 """Robust standard deviations (1.4826 times the median of |residual|) beyond which a run is named."""
+LEAST_BOOTSTRAPS = 10
+"""Of which one lies beyond either end of an interval."""
 AHEAD = (1, 10, 100, 1000)
 """Times the largest compute at hand: where predictions are made by default."""
 
@@ -41,6 +43,8 @@ class Report:
     points: Points
     left_out: int
     """Rows that were marked as outliers."""
+    repeated: int
+    """Runs that stood there again, with the same loss."""
     surface: SurfaceFit
     sample: Bootstraps
     projection: Projection
@@ -78,7 +82,10 @@ def fit(
 
     flops: where to predict, by default from the largest compute of the runs to a thousand times it. counts: what the
     parameters of the runs are. Raises PlanError where approach 3 cannot identify the law; the other two may refuse.
+    Likewise for numbers that are none.
     """
+    _check(bootstraps, seed, flops)
+    given, curves = len(curves), once(curves)
     points = results(curves)
     identify.check_runs(points)
     found = surface.fit(points)
@@ -91,6 +98,7 @@ def fit(
     return Report(
         points,
         left_out,
+        given - len(curves),
         found,
         sample,
         project(points),
@@ -102,6 +110,16 @@ def fit(
         [float(value) for value in flops] or [float(points.flops.max()) * times for times in AHEAD],
         counts,
     )
+
+
+def _check(bootstraps: int, seed: int, flops: Sequence[float]) -> None:
+    if bootstraps < LEAST_BOOTSTRAPS:
+        raise PlanError(f"--bootstraps = {bootstraps} is too few for an interval; use {LEAST_BOOTSTRAPS} or more")
+    if seed < 0:
+        raise PlanError(f"--seed = {seed} is below 0; use 0 or more")
+    for value in flops:
+        if not 0 < value < float("inf"):
+            raise PlanError(f"--flops = {value:g} is not a number above 0")
 
 
 def _frontier(curves: Sequence[Curve], bootstraps: int, seed: int) -> tuple[Envelope | None, Approach]:
@@ -141,6 +159,7 @@ def values(report: Report) -> dict[str, Any]:
     return {
         "runs": len(report.points.loss),
         "left_out": report.left_out,
+        "repeated": report.repeated,
         "counts": report.counts,
         "bootstraps": len(report.sample.terms),
         "level": LEVEL,

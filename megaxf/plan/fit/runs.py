@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,6 +57,19 @@ def results(curves: Iterable[Curve]) -> Points:
     return Points(tuple(names), *(np.array(column, float) for column in columns))
 
 
+def once(curves: Sequence[Curve]) -> list[Curve]:
+    """The runs without those that have size, tokens and loss of an earlier one: a file that is given twice says no more.
+
+    A run that was made again has another loss, and stays.
+    """
+    points = results(curves)
+    different = zip(points.parameters, points.tokens, points.loss, strict=True)
+    first: dict[tuple[float, ...], Curve] = {}
+    for key, curve in zip(different, curves, strict=True):
+        first.setdefault(key, curve)
+    return list(first.values())
+
+
 def read_csv(path: Path) -> tuple[list[Curve], int]:
     """(runs, rows left out) of a CSV file with a header.
 
@@ -94,7 +107,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 )
             for row in reader:
                 yield reader.line_num, row
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise PlanError(f"{path} cannot be read: {error}") from None
 
 

@@ -47,6 +47,7 @@ def test_csv(tmp_path):
         (HEAD, "1e6,1e7,nan", "runs.csv:2: loss = nan is not a number above 0; correct it or mark the row outlier = 1"),
         (HEAD, "1e6,many,4", "runs.csv:2: tokens = many is not a number above 0"),
         (HEAD, "-1,1e7,4", "runs.csv:2: params = -1 is not a number above 0"),
+        (HEAD, "1" * 140_000 + ",1e7,4", "runs.csv cannot be read: field larger than field limit"),
         ("params,loss", "1,2", "runs.csv: the header has params, loss; params, loss, and tokens or flops are needed"),
         (
             "run,params,tokens,loss",
@@ -74,6 +75,12 @@ def ray(count=12):
     ("curves", "message"),
     [
         (runs(sizes=5, budgets=[1e18]), "5 runs cannot determine 5 constants; train at least two budgets"),
+        ([], "0 runs cannot determine 5 constants"),
+        (runs(sizes=3, budgets=[1e18, 1e20]), "6 runs cannot determine .*; 8 runs that differ are the least"),
+        (
+            runs(sizes=5, budgets=[1e18]) + runs(sizes=5, budgets=[1e18], noise=0.01),
+            "10 runs of 5 different params and",
+        ),
         (ray(), r"all runs lie along one line, D ~ N\^1.00: what N and what D did to the loss cannot be told apart"),
         (runs(budgets=[1e20]), r"all runs lie along one line, D ~ N\^-1.00"),
         (
@@ -91,6 +98,31 @@ def ray(count=12):
 def test_refusals(curves, message):
     with pytest.raises(PlanError, match=message):
         fit(curves, bootstraps=50)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bootstraps": 0}, "--bootstraps = 0 is too few for an interval; use 10 or more"),
+        ({"bootstraps": -1}, "--bootstraps = -1 is too few"),
+        ({"seed": -1}, "--seed = -1 is below 0"),
+        ({"flops": [1e20, 0]}, "--flops = 0 is not a number above 0"),
+    ],
+)
+def test_options_that_are_none(options, message):
+    with pytest.raises(PlanError, match=message):
+        fit(runs(), **options)
+
+
+def test_the_same_runs_twice_say_no_more():
+    """Else their intervals would be narrower by sqrt(2). A run that was made again, with another loss, counts."""
+    curves = runs(noise=0.002)
+    once, twice = (values(fit(given, bootstraps=20)) for given in (curves, curves * 2))
+    assert (twice.pop("repeated"), once.pop("repeated")) == (35, 0)
+    assert once == twice
+    again = values(fit(curves + runs(noise=0.002, seed=1), bootstraps=20))
+    assert (again["runs"], again["repeated"]) == (70, 0)
+    assert "35 runs, 35 that stood there twice counted once;" in page(twice | {"repeated": 35})
 
 
 def test_a_term_that_vanished_is_refused():
@@ -157,7 +189,7 @@ def test_page(report):
 
 
 def test_default_budgets_begin_at_the_largest_run():
-    report = fit(runs(), bootstraps=5)
+    report = fit(runs(), bootstraps=10)
     assert report.flops == pytest.approx([BUDGETS[-1] * times for times in (1, 10, 100, 1000)])
 
 

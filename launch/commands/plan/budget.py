@@ -63,7 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
     from megaxf.plan.budget.page import page, values
     from megaxf.plan.budget.plan import plan
     from megaxf.plan.budget.request import Request
+    from megaxf.plan.output import check_file
 
+    check_file(arguments.output, read=[arguments.law, arguments.hardware])
     options = vars(arguments) | {"parameters": arguments.params, "dollars": arguments.budget}
     found = plan(Request(**{name: options[name] for name in Request._fields}), _means(arguments))
     print(json.dumps(values(found), indent=1) if arguments.json else page(found))
@@ -92,6 +94,7 @@ def _means(arguments: argparse.Namespace) -> Means:
 def _write(found: Plan, path: Path) -> None:
     """The run file."""
     from megaxf.config import to_yaml, validate
+    from megaxf.plan.output import written
     from megaxf.plan.search.runfile import run_settings
     from megaxf.plan.shape.page import settings
 
@@ -99,5 +102,7 @@ def _write(found: Plan, path: Path) -> None:
     every = max(1, round(found.means.failures.interval(task.world_size) / seconds))
     model = settings(found.sizes, task.sequence_length)
     planned = run_settings(task, found.first.candidate, model, found.training, every)
-    path.write_text(to_yaml(validate(planned, str(path), None, task.world_size)), encoding="utf-8")
+    text = to_yaml(validate(planned, str(path), None, task.world_size))
+    with written(path) as part:
+        part.write_text(text, encoding="utf-8")
     print(f"written: {path}; megaxf pretrain {path} --check --world-size {task.world_size}", file=sys.stderr)

@@ -34,8 +34,11 @@ def run(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from launch.rendezvous import connect, detect, disconnect
+    from megaxf.plan.output import check_file
 
     launch = detect()
+    if launch.rank == 0:
+        check_file(arguments.output)
     device = connect(launch)
 
     from megaxf.parallel.mesh import build_mesh

@@ -6,6 +6,10 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from megaxf.plan.fit.report import Report
 
 HELP = "fit a scaling law to runs, with bootstrap intervals, cross-checks and pictures"
 
@@ -48,7 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Fits, prints, writes."""
     from megaxf.plan.fit.page import page
     from megaxf.plan.fit.report import fit, values
+    from megaxf.plan.output import check_folder
 
+    check_folder(arguments.output)
     curves, left_out, unfinished = _read(arguments.runs)
     options = {name: getattr(arguments, name) for name in ("bootstraps", "seed", "flops", "counts")}
     report = fit(curves, left_out, **options)
@@ -58,15 +64,24 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"note: left out, since not trained to the end: {', '.join(unfinished)}", file=sys.stderr)
     print(text if arguments.json else page(found))
     if arguments.output:
-        from megaxf.plan.fit.plots import draw
-        from megaxf.plan.laws.files import write_law
-
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        (arguments.output / "fit.json").write_text(text + "\n", encoding="utf-8")
-        write_law(arguments.output / "law.json", report.law("fit"))
-        written = [arguments.output / "law.json", arguments.output / "fit.json", *draw(report, arguments.output)]
-        print(f"written: {', '.join(str(path) for path in written)}", file=sys.stderr)
+        _write(report, text, arguments.output)
     return 0
+
+
+def _write(report: Report, text: str, folder: Path) -> None:
+    """The law, all numbers and the pictures."""
+    from megaxf.plan.fit.plots import draw
+    from megaxf.plan.laws.files import write_law
+    from megaxf.plan.output import said, written
+
+    law, numbers = folder / "law.json", folder / "fit.json"
+    with said(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        pictures = draw(report, folder)
+    write_law(law, report.law("fit"))
+    with written(numbers) as part:
+        part.write_text(text + "\n", encoding="utf-8")
+    print(f"written: {', '.join(str(path) for path in (law, numbers, *pictures))}", file=sys.stderr)
 
 
 def _read(paths: list[Path]) -> tuple[list, int, list[str]]:

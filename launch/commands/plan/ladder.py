@@ -40,7 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
     from megaxf.models.registry import config_type
     from megaxf.plan.ladder import hint, ladder, page
     from megaxf.plan.laws.files import find
+    from megaxf.plan.output import check_folder, said, written
 
+    check_folder(arguments.output)
     base = load_run(arguments.run_file, arguments.settings).model_dump(mode="json")
     build, form, folder = (
         config_type(base["model"]["family"]).model_validate,
@@ -49,12 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
     )
     rungs = list(ladder(base, build, form, arguments.flops, arguments.budgets, arguments.sizes, str(folder / "runs")))
     texts = {rung.name: to_yaml(validate(rung.settings, rung.name)) for rung in rungs}
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"{name}.yaml" for name in texts]
-    for file, text in zip(files, texts.values(), strict=True):
-        file.write_text(text, encoding="utf-8")
+    files = {folder / f"{name}.yaml": text for name, text in texts.items()}
     listing = folder / "runs.txt"
-    listing.write_text("".join(f"{file}\n" for file in files), encoding="utf-8")
+    with said(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for file, text in (files | {listing: "".join(f"{file}\n" for file in files)}).items():
+        with written(file) as part:
+            part.write_text(text, encoding="utf-8")
     print(page(rungs))
     print(f"\n{hint(shlex.quote(str(listing)), shlex.quote(str(folder)))}")
     return 0

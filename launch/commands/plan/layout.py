@@ -52,11 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Searches, prints, writes."""
     from megaxf.config import load_model
     from megaxf.plan.errors import PlanError
+    from megaxf.plan.output import check_file
     from megaxf.plan.search.find import rank, search
     from megaxf.plan.search.page import page, values
 
     if arguments.many < 1:
         raise PlanError(f"--many = {arguments.many} is too small; use 1 or more")
+    check_file(arguments.output, read=[arguments.model, arguments.beside, arguments.hardware])
     model = load_model(arguments.model)
     task = _task(model, arguments)
     beside = _beside(task, arguments)
@@ -100,6 +102,7 @@ def _write(found: Found, model: Any, arguments: argparse.Namespace) -> None:
     from megaxf.config import to_yaml, validate
     from megaxf.plan.laws.optimum import allocation, for_parameters
     from megaxf.plan.laws.table import DEFAULT, surface
+    from megaxf.plan.output import written
     from megaxf.plan.parameters import count
     from megaxf.plan.search.runfile import run_settings
 
@@ -109,5 +112,6 @@ def _write(found: Found, model: Any, arguments: argparse.Namespace) -> None:
     hour = max(1, round(3600 / float(chosen.step.seconds)))
     settings = run_settings(found.task, chosen.candidate, model.model_dump(mode="json"), training, hour)
     resolved = validate(settings, str(arguments.output), None, found.task.world_size)
-    arguments.output.write_text(to_yaml(resolved), encoding="utf-8")
+    with written(arguments.output) as part:
+        part.write_text(to_yaml(resolved), encoding="utf-8")
     print(f"written: {arguments.output}, with {training.tokens:.3g} tokens", file=sys.stderr)

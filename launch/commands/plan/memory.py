@@ -48,7 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
     from megaxf.plan.memory.advice import fullest
     from megaxf.plan.memory.ledger import ledgers
     from megaxf.plan.memory.page import draw, page, values
+    from megaxf.plan.output import PICTURES, check_file, written
 
+    check_file(arguments.output, endings=PICTURES)
     limit, hardware = _limit(arguments)
     settings = load_run(arguments.run_file, arguments.settings, arguments.world_size)
     found = ledgers(settings, arguments.world_size, "cpu" if arguments.cpu else "cuda")
@@ -61,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
             most = fullest(found)
             print("\n" + advice_page.page(advice, hardware.name, most.stage, most.moment))
     if arguments.output:
-        draw(found, arguments.output, limit)
+        with written(arguments.output) as part:
+            draw(found, part, limit)
     return 0
 
 

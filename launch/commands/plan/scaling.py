@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Searches, prints, draws."""
     from megaxf.config import load_model
+    from megaxf.plan.output import PICTURES, check_file, written
     from megaxf.plan.search.failures import Failures
     from megaxf.plan.search.scaling import scale, sizes_up_to
     from megaxf.plan.search.scaling_page import draw, page, values
@@ -56,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     from megaxf.plan.throughput.hardware import find
 
     _check(arguments)
+    check_file(arguments.output, endings=PICTURES)
     machine = find(arguments.gpu, arguments.hardware)
     most = arguments.nodes * machine.node_size
     model = load_model(arguments.model)
@@ -67,7 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     told = arguments.tokens, price
     print(json.dumps(values(points, *told), indent=1) if arguments.json else page(points, task, *told))
     if arguments.output:
-        draw(points, *told, arguments.output)
+        with written(arguments.output) as part:
+            draw(points, *told, part)
     return 0
 
 

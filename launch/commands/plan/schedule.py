@@ -38,8 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     from megaxf.config_errors import ConfigError
     from megaxf.engine.timeline import simulate
     from megaxf.engine.timeline_report import draw, page, values
+    from megaxf.plan.output import PICTURES, check_file, written
     from megaxf.plan.stages import SCHEDULES
 
+    check_file(arguments.output, endings=PICTURES)
     if problems := _problems(arguments, SCHEDULES):
         raise ConfigError("command line", problems)
     timelines, faults = [], []
@@ -54,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
     print("".join(f"note: left out: {fault}\n" for fault in faults), end="", file=sys.stderr)
     print(json.dumps([values(timeline) for timeline in timelines], indent=1) if arguments.json else page(timelines))
     if arguments.output:
-        draw(timelines, arguments.output)
+        with written(arguments.output) as part:
+            draw(timelines, part)
     return 0
 
 

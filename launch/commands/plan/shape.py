@@ -51,18 +51,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Proposes, prints, writes."""
     from megaxf.plan.errors import PlanError
+    from megaxf.plan.output import check_file, written
     from megaxf.plan.shape.page import model_file, page, values
     from megaxf.plan.shape.propose import propose
 
     for name in ("sequence_length", "many"):
         if getattr(arguments, name) < 1:
             raise PlanError(f"--{name.replace('_', '-')} = {getattr(arguments, name)} is too small; use 1 or more")
+    check_file(arguments.output, read=[arguments.law])
     wish = _wish(arguments)
     found = propose(wish, arguments.many)
     length = arguments.sequence_length
     print(json.dumps(values(found, wish, length), indent=1) if arguments.json else page(found, wish))
     if arguments.output:
-        arguments.output.write_text(model_file(found[0], wish, length), encoding="utf-8")
+        with written(arguments.output) as part:
+            part.write_text(model_file(found[0], wish, length), encoding="utf-8")
         print(f"written: {arguments.output}", file=sys.stderr)
     return 0
 

@@ -41,11 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Predicts, prints, draws."""
     from megaxf.config import load_run
+    from megaxf.plan.output import PICTURES, check_file, written
     from megaxf.plan.throughput.hardware import find, read_profile
     from megaxf.plan.throughput.layout import layout
     from megaxf.plan.throughput.page import draw, page, values
     from megaxf.plan.throughput.step import predict
 
+    check_file(arguments.output, endings=PICTURES)
+    check_file(arguments.timeline, "--timeline", PICTURES)
     machine = read_profile(arguments.profile) if arguments.profile else find(arguments.gpu, arguments.hardware)
     size = arguments.world_size if arguments.world_size is not None else (arguments.nodes or 1) * machine.node_size
     _check(arguments)
@@ -55,9 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
     told = step, settings.train.steps, price
     print(json.dumps(values(*told), indent=1) if arguments.json else page(*told))
     if arguments.output:
-        draw(step, arguments.output)
+        with written(arguments.output) as part:
+            draw(step, part)
     if arguments.timeline:
-        _draw_stages(step, settings.parallel, arguments.timeline)
+        with written(arguments.timeline) as part:
+            _draw_stages(step, settings.parallel, part)
     return 0
 
 

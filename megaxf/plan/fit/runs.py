@@ -58,7 +58,7 @@ def results(curves: Iterable[Curve]) -> Points:
 
 
 def once(curves: Sequence[Curve]) -> list[Curve]:
-    """The runs without those that have size, tokens and loss of an earlier one: a file that is given twice says no more.
+    """The runs without those that have size, tokens and loss of an earlier one: a file that is given twice.
 
     A run that was made again has another loss, and stays.
     """

@@ -44,8 +44,8 @@ class Question(NamedTuple):
             raise PlanError(f"{' and '.join(found)} are given; beside a loss, give the parameters or nothing")
         if self.unique_tokens is not None and set(found) == {"parameters", "loss"}:
             raise PlanError(
-                "parameters, loss and unique tokens are given, but repeats may not reach a loss; give tokens or flops in "
-                "place of the loss"
+                "parameters, loss and unique tokens are given, but repeats may not reach a loss; give tokens or flops "
+                "in place of the loss"
             )
         if self.unique_tokens is not None and self.inference_tokens is not None:
             raise PlanError("inference tokens and unique tokens are given, but no law covers both; give one of them")

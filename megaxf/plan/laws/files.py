@@ -13,6 +13,7 @@ from megaxf.plan.errors import PlanError
 from megaxf.plan.laws.spread import surface_at
 from megaxf.plan.laws.surface import Surface
 from megaxf.plan.laws.table import Law, law
+from megaxf.plan.output import written
 
 
 class Bootstraps(NamedTuple):
@@ -40,7 +41,8 @@ def write_law(path: Path, own: Law) -> None:
     spread = None
     if isinstance(own.spread, Bootstraps):
         spread = own.spread._asdict() | {"terms": np.asarray(own.spread.terms).tolist()}
-    path.write_text(json.dumps(described | {"constants": constants, "bootstraps": spread}) + "\n", encoding="utf-8")
+    with written(path) as part:
+        part.write_text(json.dumps(described | {"constants": constants, "bootstraps": spread}) + "\n", encoding="utf-8")
 
 
 def read_law(path: Path) -> Law:

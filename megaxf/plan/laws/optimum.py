@@ -73,7 +73,7 @@ def for_loss(form: Surface, loss: float) -> Allocation:
 
 
 def detour(form: Surface | PowerLaw, parameters: float, tokens: float, loss: float | None = None) -> Detour:
-    """What (N, D) costs, in compute at equal loss and in loss at equal compute. loss: by default the law's of N and D."""
+    """What (N, D) costs, in compute at equal loss and in loss at equal compute. loss: by default the law's."""
     chosen = allocation(form, parameters, tokens)
     chosen = chosen if loss is None else chosen._replace(loss=loss)
     same_loss = None

@@ -15,6 +15,7 @@ from typing import Any
 
 from megaxf.plan.errors import PlanError
 from megaxf.plan.hardware import peak_flops
+from megaxf.plan.output import written
 
 PRICED = "May 2026"
 """When the default prices were collected."""
@@ -82,7 +83,8 @@ def read_profile(path: Path) -> Hardware:
 def write_profile(path: Path, machine: Hardware) -> None:
     """Write what was measured, for `--profile`."""
     values = {entry.name: getattr(machine, entry.name) for entry in fields(machine)}
-    path.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    with written(path) as part:
+        part.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
 
 def _plain(name: str) -> str:

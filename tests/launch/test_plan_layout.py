@@ -88,5 +88,9 @@ def test_faults_of_scaling(capsys):
     words = ["plan", "scaling", *WORDS, "--batch", "8", "--tokens", "1b"]
     assert main([*words, "--nodes", "0"]) == 2
     assert "--nodes = 0 is not a number above 0" in capsys.readouterr().err
+    assert main([*words, "--nodes", "4", "--from", "64"]) == 2
+    assert "--from = 64 is more than the 32 GPUs of --nodes = 4" in capsys.readouterr().err
+    assert main([*words, "--nodes", "4", "--from", "0"]) == 2
+    assert "--from = 0 is not a number above 0" in capsys.readouterr().err
     assert main([*words, "--nodes", "1", "--price", "-1"]) == 2
     assert "--price = -1 is not a number above 0" in capsys.readouterr().err

@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Searches, prints, draws."""
     from megaxf.config import load_model
+    from megaxf.plan.errors import PlanError
     from megaxf.plan.output import PICTURES, check_file, written
     from megaxf.plan.search.failures import Failures
     from megaxf.plan.search.scaling import scale, sizes_up_to
@@ -64,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     task = Task(model, arguments.sequence_length, arguments.batch, machine, most, machine.memory)
     failures = Failures(arguments.gpu_hours_between_failures, arguments.save_seconds, arguments.restart_seconds)
     sizes = [size for size in sizes_up_to(most, machine.node_size) if size >= (arguments.least or 1)]
+    if not sizes:
+        raise PlanError(f"--from = {arguments.least} is more than the {most} GPUs of --nodes = {arguments.nodes}")
     points = scale(task, sizes, failures)
     price = machine.dollars_per_hour if arguments.price is None else arguments.price
     told = arguments.tokens, price
@@ -78,7 +81,8 @@ def _check(arguments: argparse.Namespace) -> None:
     """Raises PlanError for numbers that are none."""
     from megaxf.plan.errors import PlanError
 
-    for name in ("nodes", "tokens", "price", "gpu_hours_between_failures", "save_seconds", "restart_seconds"):
-        value = getattr(arguments, name)
+    numbers = ("nodes", "least", "tokens", "price", "gpu_hours_between_failures", "save_seconds", "restart_seconds")
+    for name in numbers:
+        value, option = getattr(arguments, name), "from" if name == "least" else name.replace("_", "-")
         if value is not None and not 0 < value < float("inf"):
-            raise PlanError(f"--{name.replace('_', '-')} = {value:g} is not a number above 0")
+            raise PlanError(f"--{option} = {value:g} is not a number above 0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,8 +50,27 @@ def read_law(path: Path) -> Law:
     """The law that `write_law` wrote. Raises PlanError for a file that is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        form = Surface(**found["constants"])
-        spread = Bootstraps(**found["bootstraps"]) if found["bootstraps"] else None
-        return Law(str(path), form, found["source"], found["counts"], found["published"], spread)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        _numbers("constants", found["constants"])
+        spread = None
+        if sample := found["bootstraps"]:
+            _numbers("bootstraps", {name: value for name, value in sample.items() if name != "terms"})
+            spread = Bootstraps(**sample)._replace(terms=_terms(sample["terms"]))
+        source, counts, published = (str(found[name]) for name in ("source", "counts", "published"))
+        return Law(str(path), Surface(**found["constants"]), source, counts, published, spread)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PlanError(f"{path} is not a law that megaxf plan fit wrote: {error}") from None
+
+
+def _numbers(section: str, found: Mapping[str, Any]) -> None:
+    """Raises ValueError for a constant that no law has."""
+    for name, value in found.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise ValueError(f"{section}.{name} = {value!r} is not a number above 0")
+
+
+def _terms(found: Any) -> Any:
+    """[count, 5]. Raises ValueError for another shape, and for what is no number."""
+    terms = np.asarray(found, float)
+    if terms.ndim != 2 or terms.shape[1] != 5 or not len(terms) or not np.isfinite(terms).all():
+        raise ValueError("bootstraps.terms are not rows of five numbers")
+    return terms

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import inf
 from typing import NamedTuple
 
 from megaxf.plan.errors import PlanError
@@ -57,19 +59,19 @@ def for_flops(form: Surface | PowerLaw, flops: float) -> Allocation:
 def for_parameters(form: Surface | PowerLaw, parameters: float) -> Allocation:
     """The training for which N is optimal."""
     _check(parameters=parameters)
-    return for_flops(form, form.flops_for_parameters(parameters))
+    return for_flops(form, _reached(form.flops_for_parameters, "parameters", parameters))
 
 
 def for_tokens(form: Surface | PowerLaw, tokens: float) -> Allocation:
     """The training for which D is optimal."""
     _check(tokens=tokens)
-    return for_flops(form, form.flops_for_tokens(tokens))
+    return for_flops(form, _reached(form.flops_for_tokens, "tokens", tokens))
 
 
 def for_loss(form: Surface, loss: float) -> Allocation:
     """The cheapest training that reaches a loss. Raises PlanError where none does."""
     check_loss(form, loss)
-    return for_flops(form, form.flops_for_loss(loss))
+    return for_flops(form, _reached(form.flops_for_loss, "loss", loss))
 
 
 def detour(form: Surface | PowerLaw, parameters: float, tokens: float, loss: float | None = None) -> Detour:
@@ -89,6 +91,18 @@ def check_loss(form: Surface, loss: float) -> None:
             f"a loss of {loss:g} is out of reach: the law has an irreducible loss of {form.E:g} nats per token; ask "
             "for more than that (losses of other tokenizers and corpora are not comparable)"
         )
+
+
+def _reached(flops: Callable[[float], float], name: str, value: float) -> float:
+    """The compute that belongs to a value; powers of far too large numbers are none."""
+    try:
+        found = flops(value)
+    except OverflowError:
+        found = inf
+    if not found < inf:
+        other = "larger" if name == "loss" else "smaller"
+        raise PlanError(f"{name} = {value:g} is beyond what this law can be asked about; use a {other} number")
+    return found
 
 
 def _check(**numbers: float) -> None:

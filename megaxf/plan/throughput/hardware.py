@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 from megaxf.plan.errors import PlanError
 from megaxf.plan.hardware import peak_flops
 from megaxf.plan.output import written
+from megaxf.plan.throughput.constants import Constants
 
 PRICED = "May 2026"
 """When the default prices were collected."""
@@ -75,9 +76,40 @@ def find(name: str, own: Path | None = None) -> Hardware:
 def read_profile(path: Path) -> Hardware:
     """The machine that `megaxf plan calibrate` measured. Raises PlanError for a file that it did not write."""
     try:
-        return Hardware(**json.loads(path.read_text(encoding="utf-8")))
+        machine = Hardware(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise PlanError(f"{path} is not a profile that megaxf plan calibrate wrote: {error}") from None
+    if wrong := list(_faults(machine)):
+        raise PlanError(f"{path} is not a profile that megaxf plan calibrate wrote: {'; '.join(wrong)}")
+    return machine
+
+
+def _faults(machine: Hardware) -> Iterator[str]:
+    """What no machine can have."""
+    names = ["memory", "memory_bandwidth", "node_size", "link_bandwidth", "network_bandwidth", "dollars_per_hour"]
+    numbers = {name: getattr(machine, name) for name in names}
+    for name in ("network_bandwidth", "dollars_per_hour"):
+        if numbers[name] is None:
+            del numbers[name]
+    for name in ("peaks", "measured"):
+        given = getattr(machine, name)
+        if not isinstance(given, dict):
+            yield f"{name} = {given!r} is not names with numbers"
+            continue
+        numbers |= {f"{name}.{key}": value for key, value in given.items()}
+        if name == "measured":
+            yield from (f"measured.{key} is no constant" for key in given if key not in Constants._fields)
+    for name, value in numbers.items():
+        if not positive(value, or_zero=name.startswith("measured.")):
+            yield f"{name} = {value!r} is not a positive number"
+    if machine.architecture not in ARCHITECTURES:
+        yield f"architecture = {machine.architecture!r} is none of {', '.join(ARCHITECTURES)}"
+
+
+def positive(value: Any, or_zero: bool = False) -> bool:
+    """Whether it is a finite number above 0 (or 0, where that may be); True and False are none."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and (0 < value < float("inf") or (or_zero and value == 0))
 
 
 def write_profile(path: Path, machine: Hardware) -> None:
@@ -98,7 +130,7 @@ def _read(path: Path) -> dict[str, Hardware]:
 
     try:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise PlanError(f"{path} cannot be read as a hardware table: {' '.join(str(error).split())}") from None
     if not isinstance(entries, dict):
         raise PlanError(f"{path} is not a hardware table; write it as configs/hardware.yaml is")
@@ -111,8 +143,10 @@ def _entry(path: Path, name: str, entry: Any) -> Hardware:
         raise PlanError(f"{path}: {name} needs {', '.join(REQUIRED)} and may have {', '.join(known - set(REQUIRED))}")
     numbers = {key: value for key, value in entry.items() if key in known - {"device", "peak_tflops", "architecture"}}
     for key, value in numbers.items():
-        if not isinstance(value, int | float) or not value > 0:
+        if not positive(value):
             raise PlanError(f"{path}: {name}.{key} = {value!r} is not a positive number")
+    if entry["node_gpus"] % 1:
+        raise PlanError(f"{path}: {name}.node_gpus = {entry['node_gpus']!r} is not a whole number of GPUs")
     if (kind := entry.get("architecture", "other")) not in ARCHITECTURES:
         raise PlanError(f"{path}: {name}.architecture = {kind!r}; use one of {', '.join(ARCHITECTURES)}")
     network = entry.get("network_gb_s")
@@ -131,9 +165,11 @@ def _entry(path: Path, name: str, entry: Any) -> Hardware:
 
 def _peaks(path: Path, name: str, entry: Mapping[str, Any]) -> dict[str, float]:
     """From `peak_tflops`, or from the peaks of the device by its name."""
-    if given := entry.get("peak_tflops"):
-        if not isinstance(given, dict) or not all(isinstance(value, int | float) for value in given.values()):
-            raise PlanError(f"{path}: {name}.peak_tflops = {given!r} is not precisions with numbers: {{bf16: 989.4}}")
+    if (given := entry.get("peak_tflops")) is not None:
+        if not isinstance(given, dict) or not given or not all(positive(value) for value in given.values()):
+            raise PlanError(
+                f"{path}: {name}.peak_tflops = {given!r} is not precisions with positive numbers: {{bf16: 989.4}}"
+            )
         return {precision: tflops * 1e12 for precision, tflops in given.items()}
     device = entry.get("device", name)
     found = {precision: peak_flops(device, dtype) for precision, dtype in PRECISIONS.items()}

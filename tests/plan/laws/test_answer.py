@@ -164,6 +164,41 @@ def test_a_law_of_one_s_own(tmp_path):
             read_law(path)
 
 
+@pytest.mark.parametrize(
+    ("section", "change", "message"),
+    [
+        ("constants", {"A": -3.0}, "constants.A = -3.0 is not a number above 0"),
+        ("constants", {"alpha": 0}, "constants.alpha = 0 is not a number above 0"),
+        ("constants", {"E": "low"}, "constants.E = 'low' is not a number above 0"),
+        ("constants", {"B": float("nan")}, "constants.B = nan is not a number above 0"),
+        ("constants", {"C": 1.0}, "unexpected keyword argument 'C'"),
+        ("bootstraps", {"tokens": 0}, "bootstraps.tokens = 0 is not a number above 0"),
+        ("bootstraps", {"terms": [[1, 2, 3]]}, "bootstraps.terms are not rows of five numbers"),
+        ("bootstraps", {"terms": []}, "bootstraps.terms are not rows of five numbers"),
+        ("bootstraps", {"terms": [[1, 2, 3, 4, None]]}, "bootstraps.terms are not rows of five numbers"),
+    ],
+)
+def test_faults_of_a_law_of_one_s_own(tmp_path, section, change, message):
+    path = tmp_path / "law.json"
+    spread = Bootstraps(1e8, 1e9, np.full((2, 5), 0.3))
+    write_law(path, Law("fit", Surface(1.5, 100.0, 200.0, 0.3, 0.35), "here", "total", "none", spread))
+    written = json.loads(path.read_text())
+    path.write_text(json.dumps(written | {section: written[section] | change}))
+    with pytest.raises(PlanError, match=f"law.json is not a law that megaxf plan fit wrote: .*{message}"):
+        read_law(path)
+    path.write_text(json.dumps(written | {section: [1]}))
+    with pytest.raises(PlanError, match=r"law.json is not a law that megaxf plan fit wrote"):
+        read_law(path)
+
+
+@pytest.mark.parametrize("question", [{"tokens": 1e100}, {"parameters": 1e200}, {"loss": 1.8172 + 1e-15}])
+def test_numbers_beyond_numbers(question):
+    with pytest.raises(PlanError, match="is beyond what this law can be asked about; use a "):
+        answer(Law("steep", Surface(1.8172, 1e10, 1e10, 0.01, 0.02), "", "total", ""), Question(**question))
+    with pytest.raises(PlanError):
+        answer(law("epoch"), Question(tokens=1e100))
+
+
 def test_listing():
     text = listing()
     assert all(f"{name}\n  {row.source}" in text for name, row in LAWS.items())

@@ -1,5 +1,7 @@
 """The hardware table against data sheets, files of one's own, and their faults."""
 
+import json
+
 import pytest
 import yaml
 
@@ -69,7 +71,14 @@ def test_a_file_of_ones_own(tmp_path):
         ({"colour": "red"}, "ours needs memory_gb"),
         ({"device": "abacus"}, "ours.device = 'abacus' has no known peak; give peak_tflops"),
         ({"architecture": "gothic"}, "use one of ampere, hopper, other"),
-        ({"peak_tflops": 3}, "ours.peak_tflops = 3 is not precisions with numbers"),
+        ({"link_gb_s": float("inf")}, "ours.link_gb_s = inf is not a positive number"),
+        ({"memory_gb": True}, "ours.memory_gb = True is not a positive number"),
+        ({"node_gpus": 7.5}, "ours.node_gpus = 7.5 is not a whole number of GPUs"),
+        ({"node_gpus": 0.5}, "ours.node_gpus = 0.5 is not a whole number of GPUs"),
+        ({"peak_tflops": {"bf16": 0}}, "ours.peak_tflops = .* is not precisions with positive numbers"),
+        ({"peak_tflops": {"bf16": -100}}, "ours.peak_tflops = .* is not precisions with positive numbers"),
+        ({"peak_tflops": {}}, "ours.peak_tflops = {} is not precisions with positive numbers"),
+        ({"peak_tflops": 3}, "ours.peak_tflops = 3 is not precisions with positive numbers"),
     ],
 )
 def test_faults_of_a_file(tmp_path, change, message):
@@ -87,3 +96,31 @@ def test_profiles_come_back(tmp_path):
     path.write_text("{}")
     with pytest.raises(PlanError, match="not a profile that megaxf plan calibrate wrote"):
         read_profile(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"measured": {"nonsense": 1}}, "measured.nonsense is no constant"),
+        ({"measured": None}, "measured = None is not names with numbers"),
+        ({"measured": {"link": "fast"}}, "measured.link = 'fast' is not a positive number"),
+        ({"peaks": [1]}, r"peaks = \[1\] is not names with numbers"),
+        ({"peaks": {"bf16": 0}}, "peaks.bf16 = 0 is not a positive number"),
+        ({"memory": "x", "node_size": 0}, "memory = 'x' is not a positive number; node_size = 0 is not a positive"),
+        ({"architecture": "gothic"}, "architecture = 'gothic' is none of ampere"),
+        ({"colour": "red"}, "unexpected keyword argument 'colour'"),
+    ],
+)
+def test_faults_of_a_profile(tmp_path, change, message):
+    path = tmp_path / "profile.json"
+    write_profile(path, find("h100"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(PlanError, match=f"not a profile that megaxf plan calibrate wrote: .*{message}"):
+        read_profile(path)
+
+
+def test_a_table_that_is_no_text(tmp_path):
+    path = tmp_path / "cluster.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PlanError, match=r"cluster.yaml cannot be read as a hardware table"):
+        table(path)

@@ -9,7 +9,7 @@ from megaxf.plan.conventions import CONVENTIONS, days, mfu
 from megaxf.plan.errors import PlanError
 from megaxf.plan.flops import hardware_per_sequence, parts_per_sequence, per_sequence, per_token
 from megaxf.plan.laws.page import table
-from megaxf.plan.parameters import Shape, count
+from megaxf.plan.parameters import Shape, check_length, count
 from megaxf.plan.quantities import quantity
 
 COUNTS = {
@@ -89,6 +89,7 @@ def values(work: Work, machine: Machine | None = None) -> dict[str, Any]:
 
 
 def _check(work: Work, machine: Machine | None) -> None:
+    check_length(work.shape, work.sequence_length)
     numbers = {"--sequence-length": work.sequence_length, "--tokens": work.tokens}
     if machine:
         numbers |= {"--gpus": machine.gpus, "--mfu": machine.mfu, "--speed": machine.speed}

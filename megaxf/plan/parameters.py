@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from megaxf.plan.errors import PlanError
+
+COUNTS = {"total": "total", "non-embedding": "non_embedding", "matrices with the head": "matmul"}
+"""What a law counts as N -> the field of a ParameterCount; other counts are near the last."""
+USUAL_LENGTH = 4096
+
 
 class Structure(NamedTuple):
     """What the decoders of a family are made of, beside the sizes of their parts; by default as Llama's."""
@@ -123,3 +129,18 @@ def _layer_vectors(shape: Shape) -> int:
 def attention_matrices(shape: Shape) -> int:
     """Elements of one layer's q and o, k and v."""
     return 2 * shape.hidden_size * shape.head_dim * (shape.num_attention_heads + shape.num_key_value_heads)
+
+
+def usual_length(shape: Shape) -> int:
+    """Tokens of a sequence where none are given: 4,096, or as many as the model has positions for."""
+    return min(USUAL_LENGTH, getattr(shape, "max_position_embeddings", USUAL_LENGTH))
+
+
+def check_length(shape: Shape, length: int) -> None:
+    """Raises PlanError where a model has no positions for so long a sequence; a bare Shape has as many as there are."""
+    most = getattr(shape, "max_position_embeddings", length)
+    if length > most:
+        raise PlanError(
+            f"--sequence-length = {length:,} is more than model.max_position_embeddings = {most:,}; use at most that, "
+            "or a model file with more"
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _THOUSANDS = {"": 0, "k": 1, "M": 2, "B": 3, "T": 4}
-_FORM = re.compile(r"([+]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([kKmMbBgGtT]?)")
+_FORM = re.compile(r"([+]?(?:(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([kKmMbBgGtT]?)")
 
 
 def quantity(number: float) -> str:
@@ -18,7 +18,10 @@ def quantity(number: float) -> str:
 
 
 def number(text: str) -> float:
-    """The number of 7b, 1.5T, 300M, 5.76e23 or 1,000; letters in either case, G as B. Raises ValueError for others."""
+    """The number of 7b, 1.5T, 300M, 5.76e23 or 1,000; letters in either case, G as B.
+
+    A comma stands before three digits: 1,5T may be 1.5T or a slip. Raises ValueError for that and what is no number.
+    """
     match = _FORM.fullmatch(text.strip())
     if not match:
         raise ValueError(f"{text!r} is not a number such as 7b, 1.5T or 5.76e23")

@@ -97,6 +97,9 @@ def test_fit_of_a_table(capsys, tmp_path):
     assert asked["parameters"] == found["predictions"][0]["parameters"]["value"]
     low, _, high = asked["interval"]["parameters"]
     assert [low, high] == found["predictions"][0]["parameters"]["interval"]
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan", "fit", str(table), "--counts", "all parameters"])
+    assert "choose from total, non-embedding, matrices with the head" in capsys.readouterr().err.replace("'", "")
     assert main(["plan", "fit", str(tmp_path / "absent.csv")]) == 2
     assert "absent.csv cannot be read" in capsys.readouterr().err
 

@@ -43,6 +43,7 @@ def test_of_a_run(capsys, tmp_path):
         ([], "give a run file or --model, and not both"),
         (["--model", "llama3-8b"], "--model needs --sequence-length"),
         (["--model", "llama3", "--sequence-length", "8"], "model = 'llama3' is neither a file nor a model of configs"),
+        ([*MODEL[:-1], "8193"], "--sequence-length = 8,193 is more than model.max_position_embeddings = 8,192"),
         ([*MODEL, "--gpu", "h10"], "did you mean h100"),
         ([*MODEL, "--mfu", "0.4"], "name the GPU with --gpu"),
         ([*MODEL, "--gpu", "h100", "--mfu", "0.4", "--speed", "1k"], "say the same in two ways"),

@@ -76,6 +76,12 @@ def test_sizes_without_a_layout_say_why(capsys):
         (["--batch", "0"], "global_batch_size = 0 is too small; use a number above 0"),
         (["--batch", "8", "--nodes", "0"], "world_size = 0 is too small"),
         (["--batch", "8", "--many", "0"], "--many = 0 is too small; use 1 or more"),
+        (["--batch", "8", "--tokens", "0", "-o", "run.yaml"], "--tokens = 0 is not a number above 0"),
+        (["--batch", "8", "--tokens", "1b"], "--tokens is that of the run file, and has no effect without -o"),
+        (
+            ["--batch", "8", "--sequence-length", "8193"],
+            "--sequence-length = 8,193 is more than model.max_position_embeddings = 8,192; use at most that",
+        ),
         (["--batch", "8", "--hardware", "none.yaml"], "cannot be read as a hardware table"),
     ],
 )

@@ -11,13 +11,25 @@ def test_quantity():
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("7b", 7e9), ("1.5T", 1.5e12), ("300 M", 3e8), ("5.76e23", 5.76e23), ("1,000", 1000), ("2g", 2e9), (".5k", 500)],
+    [
+        ("7b", 7e9),
+        ("1.5T", 1.5e12),
+        ("300 M", 3e8),
+        ("5.76e23", 5.76e23),
+        ("1,000", 1000),
+        ("12,345,678.5", 12_345_678.5),
+        ("1_000", 1000),
+        ("2g", 2e9),
+        (".5k", 500),
+    ],
 )
 def test_number(text, value):
     assert number(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "7x", "b", "-1", "1e", "nan", "1.2.3", "7bb"])
+@pytest.mark.parametrize(
+    "text", ["", "7x", "b", "-1", "1e", "nan", "1.2.3", "7bb", "1,5T", "1,0000", "1000,000", ",5", "1,"]
+)
 def test_not_a_number(text):
     with pytest.raises(ValueError, match="is not a number such as 7b"):
         number(text)

@@ -29,6 +29,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
+    from megaxf.plan.parameters import COUNTS
     from megaxf.plan.quantities import number
 
     parser.epilog = EPILOG
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bootstraps", type=int, default=1000, metavar="B", help="resamples (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=42, help="of the resamples (default: %(default)s)")
-    parser.add_argument("--counts", default="total", metavar="WORDS", help="what params counts (default: %(default)s)")
+    parser.add_argument("--counts", default="total", choices=COUNTS, help="what params counts (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

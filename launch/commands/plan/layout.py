@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--world-size", type=int, metavar="N", help="GPUs (default: one node)")
     size.add_argument("--nodes", type=int, metavar="N", help="full nodes")
-    parser.add_argument("--sequence-length", type=int, default=4096, metavar="S", help="tokens (%(default)s)")
+    parser.add_argument("--sequence-length", type=int, metavar="S", help="tokens (4096, or the model's longest)")
     parser.add_argument("--batch", type=int, required=True, metavar="B", help="sequences in a step, on all GPUs")
     parser.add_argument("--memory", type=float, metavar="GIB", help="that a rank may need (default: the GPU's)")
     parser.add_argument("--compile", action="store_true", help="with train.compile = true")
@@ -58,6 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.many < 1:
         raise PlanError(f"--many = {arguments.many} is too small; use 1 or more")
+    if arguments.tokens is not None and not 0 < arguments.tokens < float("inf"):
+        raise PlanError(f"--tokens = {arguments.tokens:g} is not a number above 0")
+    if arguments.tokens is not None and arguments.output is None:
+        raise PlanError("--tokens is that of the run file, and has no effect without -o")
     check_file(arguments.output, read=[arguments.model, arguments.beside, arguments.hardware])
     model = load_model(arguments.model)
     task = _task(model, arguments)
@@ -72,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _task(model: Any, arguments: argparse.Namespace) -> Task:
     from megaxf.plan.memory.page import GIB
+    from megaxf.plan.parameters import usual_length
     from megaxf.plan.search.space import Task
     from megaxf.plan.throughput.hardware import find
 
@@ -79,7 +84,8 @@ def _task(model: Any, arguments: argparse.Namespace) -> Task:
     nodes = 1 if arguments.nodes is None else arguments.nodes
     size = nodes * machine.node_size if arguments.world_size is None else arguments.world_size
     memory = machine.memory if arguments.memory is None else arguments.memory * GIB
-    return Task(model, arguments.sequence_length, arguments.batch, machine, size, memory, arguments.compile)
+    length = usual_length(model) if arguments.sequence_length is None else arguments.sequence_length
+    return Task(model, length, arguments.batch, machine, size, memory, arguments.compile)
 
 
 def _beside(task: Task, arguments: argparse.Namespace) -> Choice | None:
@@ -107,7 +113,7 @@ def _write(found: Found, model: Any, arguments: argparse.Namespace) -> None:
     from megaxf.plan.search.runfile import run_settings
 
     law, size = surface(DEFAULT), count(model).total
-    tokens = arguments.tokens or for_parameters(law, size).tokens
+    tokens = for_parameters(law, size).tokens if arguments.tokens is None else arguments.tokens
     chosen, training = found.best[0], allocation(law, size, tokens)
     hour = max(1, round(3600 / float(chosen.step.seconds)))
     settings = run_settings(found.task, chosen.candidate, model.model_dump(mode="json"), training, hour)

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", required=True, metavar="NAME", help="of megaxf plan hardware")
     parser.add_argument("--nodes", type=int, required=True, metavar="N", help="full nodes, at the most")
     parser.add_argument("--from", type=int, dest="least", metavar="N", help="GPUs, at the least (default: one node)")
-    parser.add_argument("--sequence-length", type=int, default=4096, metavar="S", help="tokens (%(default)s)")
+    parser.add_argument("--sequence-length", type=int, metavar="S", help="tokens (4096, or the model's longest)")
     parser.add_argument("--batch", type=int, required=True, metavar="B", help="sequences in a step, on all GPUs")
     parser.add_argument("--tokens", type=number, required=True, metavar="D", help="of the whole run")
     parser.add_argument("--price", type=float, metavar="DOLLARS", help="for an hour of a GPU (default: the table's)")
@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     from megaxf.config import load_model
     from megaxf.plan.errors import PlanError
     from megaxf.plan.output import PICTURES, check_file, written
+    from megaxf.plan.parameters import usual_length
     from megaxf.plan.search.failures import Failures
     from megaxf.plan.search.scaling import scale, sizes_up_to
     from megaxf.plan.search.scaling_page import draw, page, values
@@ -62,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     machine = find(arguments.gpu, arguments.hardware)
     most = arguments.nodes * machine.node_size
     model = load_model(arguments.model)
-    task = Task(model, arguments.sequence_length, arguments.batch, machine, most, machine.memory)
+    length = usual_length(model) if arguments.sequence_length is None else arguments.sequence_length
+    task = Task(model, length, arguments.batch, machine, most, machine.memory)
     failures = Failures(arguments.gpu_hours_between_failures, arguments.save_seconds, arguments.restart_seconds)
     sizes = [size for size in sizes_up_to(most, machine.node_size) if size >= (arguments.least or 1)]
     if not sizes:

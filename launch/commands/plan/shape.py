@@ -26,9 +26,6 @@ examples:
   megaxf pretrain run.yaml model=model.yaml --check
 """
 
-COUNTS = {"total": "total", "non-embedding": "non_embedding", "matrices with the head": "matmul"}
-"""What a law counts as N -> the field of a ParameterCount; other counts are near the last."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
@@ -81,6 +78,7 @@ def _wish(arguments: argparse.Namespace) -> Wish:
     if arguments.flops is not None:
         from megaxf.plan.laws.files import find
         from megaxf.plan.laws.optimum import for_flops
+        from megaxf.plan.parameters import COUNTS
         from megaxf.plan.quantities import quantity
 
         law = find(arguments.law)

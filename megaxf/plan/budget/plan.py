@@ -9,14 +9,14 @@ from __future__ import annotations
 from math import floor, log, log2, sqrt
 from typing import Any, NamedTuple
 
-from megaxf.plan.budget.request import COUNTS, Limit, Means, Request, check, given, tightest
+from megaxf.plan.budget.request import Limit, Means, Request, check, given, tightest
 from megaxf.plan.budget.training import divide, expected_loss, known_flops
 from megaxf.plan.conventions import SECONDS_PER_DAY
 from megaxf.plan.errors import PlanError
 from megaxf.plan.laws.hyperparameters import advise
 from megaxf.plan.laws.optimum import Allocation
 from megaxf.plan.laws.surface import FLOPS_PER_WEIGHT
-from megaxf.plan.parameters import count
+from megaxf.plan.parameters import COUNTS, count
 from megaxf.plan.quantities import quantity
 from megaxf.plan.search.find import Choice, Found, search
 from megaxf.plan.search.space import Task

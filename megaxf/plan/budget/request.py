@@ -11,9 +11,6 @@ from megaxf.plan.quantities import quantity
 from megaxf.plan.search.failures import Failures
 from megaxf.plan.throughput.hardware import Hardware
 
-COUNTS = {"total": "total", "non-embedding": "non_embedding", "matrices with the head": "matmul"}
-"""What a law counts as N -> the field of a ParameterCount; other counts are near the last."""
-
 
 class Request(NamedTuple):
     """Limits in GPU-hours, of which the tightest counts, and what of the training is fixed; None where it is not."""

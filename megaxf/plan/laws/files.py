@@ -15,6 +15,7 @@ from megaxf.plan.laws.spread import surface_at
 from megaxf.plan.laws.surface import Surface
 from megaxf.plan.laws.table import Law, law
 from megaxf.plan.output import written
+from megaxf.plan.parameters import COUNTS
 
 
 class Bootstraps(NamedTuple):
@@ -55,6 +56,8 @@ def read_law(path: Path) -> Law:
         if sample := found["bootstraps"]:
             _numbers("bootstraps", {name: value for name, value in sample.items() if name != "terms"})
             spread = Bootstraps(**sample)._replace(terms=_terms(sample["terms"]))
+        if found["counts"] not in COUNTS:
+            raise ValueError(f"counts = {found['counts']!r}; use one of {', '.join(COUNTS)}")
         source, counts, published = (str(found[name]) for name in ("source", "counts", "published"))
         return Law(str(path), Surface(**found["constants"]), source, counts, published, spread)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

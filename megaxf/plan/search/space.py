@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from megaxf.plan.errors import PlanError
-from megaxf.plan.parameters import Shape
+from megaxf.plan.parameters import Shape, check_length
 from megaxf.plan.stages import SCHEDULES
 from megaxf.plan.throughput.hardware import Hardware
 from megaxf.plan.throughput.layout import Layout
@@ -42,6 +42,7 @@ class Task:
         for name in ("sequence_length", "global_batch_size", "world_size", "memory"):
             if not getattr(self, name) > 0:
                 raise PlanError(f"{name} = {getattr(self, name)} is too small; use a number above 0")
+        check_length(self.shape, self.sequence_length)
 
 
 class Candidate(NamedTuple):

@@ -186,6 +186,9 @@ def test_faults_of_a_law_of_one_s_own(tmp_path, section, change, message):
     path.write_text(json.dumps(written | {section: written[section] | change}))
     with pytest.raises(PlanError, match=f"law.json is not a law that megaxf plan fit wrote: .*{message}"):
         read_law(path)
+    path.write_text(json.dumps(written | {"counts": "all of them"}))
+    with pytest.raises(PlanError, match="counts = 'all of them'; use one of total, non-embedding, matrices with"):
+        read_law(path)
     path.write_text(json.dumps(written | {section: [1]}))
     with pytest.raises(PlanError, match=r"law.json is not a law that megaxf plan fit wrote"):
         read_law(path)

@@ -1,8 +1,10 @@
 """`megaxf plan layout` and `megaxf plan scaling`: pages, JSON, pictures, run files, faults."""
 
 import json
+from pathlib import Path
 
 import pytest
+import yaml
 
 from launch.megaxf import main
 
@@ -32,9 +34,45 @@ def test_layout_numbers_and_a_run_that_passes_the_check(tmp_path, capsys):
     assert main(["plan", "throughput", str(file), "--gpu", "h100", "--nodes", "8", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["seconds"] == pytest.approx(first["seconds"])
     assert main(["plan", "layout", *WORDS, "--nodes", "8", "--batch", "256", "--beside", str(file), "--json"]) == 0
-    beside = json.loads(capsys.readouterr().out)["beside"]
+    printed = capsys.readouterr()
+    beside = json.loads(printed.out)["beside"]
     assert beside.pop("rank") == 1
     assert beside == first
+    assert "note:" not in printed.err
+
+
+def test_beside_says_what_it_leaves_out_and_refuses_another_model(run_file, capsys):
+    words = ["--gpu", "h100", "--nodes", "1", "--batch", "64", "--beside"]
+    changed = Path(run_file).with_name("changed.yaml")
+    settings = yaml.safe_load(Path(run_file).read_text())
+    settings["train"] |= {
+        "precision": "fp32",
+        "dropout": 0.1,
+        "compile": True,
+        "recompute": "full",
+        "recompute_every": 2,
+    }
+    settings["parallel"] |= {"pipeline_layers": [17, 15]}
+    changed.write_text(yaml.safe_dump(settings))
+    assert main(["plan", "layout", *WORDS[:1], "--sequence-length", "8192", *words, str(changed)]) == 0
+    note = capsys.readouterr().err
+    assert (
+        f"note: {changed} is compared without its train.precision = fp32, not bf16, train.recompute_every = 2" in note
+    )
+    for setting in (
+        "train.dropout = 0.1, not 0.0",
+        "train.compile = True",
+        "parallel.pipeline_layers = [17, 15], not None",
+    ):
+        assert setting in note
+    settings = yaml.safe_load(Path(run_file).read_text())
+    settings["parallel"] = {}
+    settings["engine"] = {"zero_stage": 2, "offload_optimizer": "cpu"}
+    changed.write_text(yaml.safe_dump(settings))
+    assert main(["plan", "layout", *WORDS[:1], "--sequence-length", "8192", *words, str(changed)]) == 0
+    assert "without its engine.offload_optimizer = cpu, not none" in capsys.readouterr().err
+    assert main(["plan", "layout", "llama2-7b", "--sequence-length", "2048", *words, run_file]) == 2
+    assert "vocab_size = 128256 there, 32000 here" in capsys.readouterr().err
 
 
 def test_layout_page(capsys):

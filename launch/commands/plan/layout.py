@@ -89,18 +89,23 @@ def _task(model: Any, arguments: argparse.Namespace) -> Task:
 
 
 def _beside(task: Task, arguments: argparse.Namespace) -> Choice | None:
-    """The layout of a run file. Raises ConfigError where it is none for this cluster and batch."""
+    """The layout of a run file. Raises ConfigError where it is none for this cluster and batch, PlanError where it is
+    that of another model; what the comparison leaves out is told on the error stream."""
     if arguments.beside is None:
         return None
     from megaxf.config import load_run
     from megaxf.plan.search.find import choice
-    from megaxf.plan.search.space import Candidate
+    from megaxf.plan.search.space import Candidate, check_model, ignored
 
     batch, length = task.global_batch_size, task.sequence_length
     same = [f"train.global_batch_size={batch}", f"data.sequence_length={length}"]
     run = load_run(arguments.beside, same, task.world_size)
+    check_model(task, run.model)
     sections = vars(run.parallel) | vars(run.train) | vars(run.engine)
-    return choice(task, Candidate(**{name: sections[name] for name in Candidate._fields}))
+    candidate = Candidate(**{name: sections[name] for name in Candidate._fields})
+    if left_out := ignored(task, candidate, run):
+        print(f"note: {arguments.beside} is compared without its {', '.join(left_out)}", file=sys.stderr)
+    return choice(task, candidate)
 
 
 def _write(found: Found, model: Any, arguments: argparse.Namespace) -> None:

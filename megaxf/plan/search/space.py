@@ -117,6 +117,27 @@ def as_run(task: Task, candidate: Candidate) -> Any:
     )
 
 
+def check_model(task: Task, model: Shape) -> None:
+    """Raises PlanError where a run trains another model than the one that is laid out."""
+    names = [name for name, of in vars(Shape).items() if isinstance(of, property)]
+    pairs = {name: (getattr(model, name), getattr(task.shape, name)) for name in names}
+    if other := [f"{name} = {own} there, {asked} here" for name, (own, asked) in pairs.items() if own != asked]:
+        raise PlanError(f"--beside is a run of another model: {', '.join(other)}; name the run's model as MODEL")
+
+
+def ignored(task: Task, candidate: Candidate, run: Any) -> list[str]:
+    """What a run says that its layout in this task is predicted without: "train.precision = fp32, not bf16"."""
+    assumed = as_run(task, candidate)
+    found = []
+    for section in ("data", "train", "parallel", "engine"):
+        for name, value in vars(getattr(assumed, section)).items():
+            own = getattr(getattr(run, section), name)
+            same = own == (list(value) if isinstance(value, tuple) else value)
+            if not callable(value) and not same:
+                found.append(f"{section}.{name} = {own}, not {value}")
+    return found
+
+
 def _tensor(task: Task) -> Iterator[tuple[int, bool]]:
     """Degrees of tensor parallelism, without and with sequence parallelism."""
     shape, keys = task.shape, task.shape.num_key_value_heads

@@ -60,16 +60,20 @@ def ladder(
 
     base: a whole resolved run. build: the Config of its family. form: the law that says where the optimum may lie.
     largest: FLOPs of a run of the largest budget. folder: where the run folders go.
-    Raises PlanError where a run would be too short.
+    Two places of a budget may have one shape, which is trained once. Raises PlanError where a run would be too short.
     """
     if budgets < 2 or sizes < 5:
         raise PlanError(f"{budgets} budgets of {sizes} sizes do not identify a law; at least 2 budgets of 5 sizes do")
+    seen = set()
     for number in reversed(range(budgets)):
         flops = largest / STEP**number
         optimum = form.parameters(flops)
         for place in range(sizes):
             target = optimum * WIDTH ** (2 * place / (sizes - 1) - 1)
-            yield _rung(base, build, shape_of(base["model"], build, target), flops, folder)
+            rung = _rung(base, build, shape_of(base["model"], build, target), flops, folder)
+            if rung.name not in seen:
+                seen.add(rung.name)
+                yield rung
 
 
 def shape_of(model: Mapping[str, Any], build: Build, parameters: float) -> dict[str, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from megaxf.plan.errors import PlanError
 
@@ -67,6 +70,19 @@ def said(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise PlanError(f"{path} cannot be written: {error.strerror or error}; use another place for -o") from None
+
+
+def as_json(found: Any) -> str:
+    """What a verb found, as JSON; JSON has no infinity, which is null."""
+    return json.dumps(_finite(found), indent=1, allow_nan=False)
+
+
+def _finite(found: Any) -> Any:
+    if isinstance(found, Mapping):
+        return {name: _finite(value) for name, value in found.items()}
+    if isinstance(found, list | tuple):
+        return [_finite(value) for value in found]
+    return None if isinstance(found, float) and not isfinite(found) else found
 
 
 def _check_folder(folder: Path, asked: str) -> None:

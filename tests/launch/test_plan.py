@@ -68,6 +68,8 @@ def test_laws(capsys):
     assert found["question"] == {"parameters": 8e9, "tokens": 15e12}
     assert main(["plan", "laws", "--list"]) == 0
     assert "twenty_to_one" in capsys.readouterr().out
+    assert main(["plan", "laws", "--list", "--json"]) == 0
+    assert {row["name"]: row["counts"] for row in json.loads(capsys.readouterr().out)}["minicpm"] == "non-embedding"
     assert main(["plan", "laws", "--flops", "1e20", "--law", "hofmann"]) == 2
     assert "did you mean hoffmann" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):

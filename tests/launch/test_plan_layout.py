@@ -98,6 +98,14 @@ def test_scaling_page_picture_and_numbers(tmp_path, capsys):
         assert point["dollars"] == pytest.approx(point["days"] * 24 * point["world_size"] * 2)
 
 
+def test_a_run_that_never_ends_is_valid_json(capsys):
+    """Where failures are more frequent than saves can be; JSON knows no Infinity."""
+    words = ["plan", "scaling", *WORDS, "--nodes", "1", "--batch", "64", "--tokens", "1b", "--json"]
+    assert main([*words, "--gpu-hours-between-failures", "1e-3"]) == 0
+    (point,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (point["days"], point["dollars"], point["world_size"]) == (None, None, 8)
+
+
 def test_sizes_without_a_layout_say_why(capsys):
     words = ["--gpu", "h100", "--batch", "64", "--tokens", "1b"]
     assert main(["plan", "scaling", "llama2-70b", *words, "--nodes", "4", "--json"]) == 0

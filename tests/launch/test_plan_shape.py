@@ -44,6 +44,8 @@ def test_a_budget_gives_the_size_by_a_law_as_the_law_counts(capsys, name, counts
         ([], "give one of --params and --flops"),
         (["--params", "7b", "--flops", "1e21"], "give one of --params and --flops"),
         (["--params", "7b", "--sequence-length", "0"], "--sequence-length = 0 is too small; use 1 or more"),
+        (["--params", "7b", "--law", "kaplan"], "--law says the size for --flops, and has no effect with --params"),
+        (["--params", "1e15"], "1e+15 parameters are more than any model has; use at most 2e+13"),
         (["--params", "7b", "--kv-heads", "0"], "--kv-heads = 0 is too small"),
         (["--flops", "1e20", "--law", "epoc"], "did you mean epoch"),
     ],

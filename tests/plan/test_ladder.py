@@ -49,6 +49,13 @@ def rungs():
     return list(ladder(base(), BUILD, surface("epoch"), 1e18, 3, 5, "ladder/runs"))
 
 
+def test_a_shape_is_trained_once():
+    """Sizes so near one another that places of a budget share a shape."""
+    found = list(ladder(base(), BUILD, surface("epoch"), 1e17, 2, 60, "ladder/runs"))
+    assert len(found) == len({rung.name for rung in found}) < 120
+    assert f"{len(found)} runs, {sum(rung.flops for rung in found):.3g} FLOPs in all" in page(found)
+
+
 def test_every_run_is_valid_and_has_the_size_that_it_names(rungs):
     assert len(rungs) == len({rung.name for rung in rungs}) == 15
     for rung in rungs:

@@ -1,12 +1,14 @@
 """Places that cannot be written to are said before the work, and files are whole or not there."""
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from launch.megaxf import main
 from megaxf.plan.errors import PlanError
-from megaxf.plan.output import check_file, check_folder, written
+from megaxf.plan.output import as_json, check_file, check_folder, written
 
 VERBS = [
     ("memory {run} -o", ".png"),
@@ -92,3 +94,8 @@ def test_nothing_is_asked_for():
 def test_a_folder_may_be_made(tmp_path):
     check_folder(tmp_path / "a" / "b")
     assert not (tmp_path / "a").exists()
+
+
+def test_json_has_no_infinity():
+    found = {"a": float("inf"), "b": [1.5, (float("nan"), "x")], "c": np.float64("-inf"), "d": True}
+    assert json.loads(as_json(found)) == {"a": None, "b": [1.5, [None, "x"]], "c": None, "d": True}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,12 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
     from megaxf.plan.budget.page import page, values
     from megaxf.plan.budget.plan import plan
     from megaxf.plan.budget.request import Request
-    from megaxf.plan.output import check_file
+    from megaxf.plan.output import as_json, check_file
 
     check_file(arguments.output, read=[arguments.law, arguments.hardware])
     options = vars(arguments) | {"parameters": arguments.params, "dollars": arguments.budget}
     found = plan(Request(**{name: options[name] for name in Request._fields}), _means(arguments))
-    print(json.dumps(values(found), indent=1) if arguments.json else page(found))
+    print(as_json(values(found)) if arguments.json else page(found))
     if arguments.output:
         _write(found, arguments.output)
     return 0

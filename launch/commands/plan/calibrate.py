@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 HELP = "measure this machine, or this cluster under torchrun, for megaxf plan throughput --profile"
@@ -34,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from launch.rendezvous import connect, detect, disconnect
-    from megaxf.plan.output import check_file
+    from megaxf.plan.output import as_json, check_file
 
     launch = detect()
     if launch.rank == 0:
@@ -49,6 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
     machine = calibrate(build_mesh(), device, arguments.precision, launch.local_world_size)
     if launch.rank == 0:
         write_profile(arguments.output, machine)
-        print(json.dumps(asdict(machine), indent=1) if arguments.json else measured(machine))
+        print(as_json(asdict(machine)) if arguments.json else measured(machine))
     disconnect()
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,14 +52,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Fits, prints, writes."""
     from megaxf.plan.fit.page import page
     from megaxf.plan.fit.report import fit, values
-    from megaxf.plan.output import check_folder
+    from megaxf.plan.output import as_json, check_folder
 
     check_folder(arguments.output)
     curves, left_out, unfinished = _read(arguments.runs)
     options = {name: getattr(arguments, name) for name in ("bootstraps", "seed", "flops", "counts")}
     report = fit(curves, left_out, **options)
     found = values(report) | {"unfinished": unfinished}
-    text = json.dumps(found, indent=1)
+    text = as_json(found)
     if unfinished:
         print(f"note: left out, since not trained to the end: {', '.join(unfinished)}", file=sys.stderr)
     print(text if arguments.json else page(found))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=number, metavar="D", help="of the training (default: those of RUN)")
     parser.add_argument("--gpu", metavar="NAME", help="a GPU of configs/hardware.yaml, such as h100")
     parser.add_argument("--hardware", type=Path, metavar="FILE", help="a hardware table of your own")
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="how many (default: %(default)s)")
+    parser.add_argument("--gpus", type=int, metavar="N", help="how many (default: 1)")
     parser.add_argument("--mfu", type=float, metavar="SHARE", help="expected share of the peak, such as 0.4")
     parser.add_argument("--speed", type=number, metavar="T", help="measured tokens/s of one GPU, in place of --mfu")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -49,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Counts and prints."""
     from megaxf.config_errors import ConfigError
     from megaxf.plan.flops_report import Machine, page, values
+    from megaxf.plan.output import as_json
     from megaxf.plan.throughput.hardware import find
 
     if problems := _problems(arguments):
@@ -59,9 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
     machine = None
     if arguments.gpu:
         peak = find(arguments.gpu, arguments.hardware).peak(precision)
-        machine = Machine(arguments.gpu, peak, arguments.gpus, arguments.mfu, arguments.speed)
+        gpus = 1 if arguments.gpus is None else arguments.gpus
+        machine = Machine(arguments.gpu, peak, gpus, arguments.mfu, arguments.speed)
     found = values(work, machine)
-    print(json.dumps(found, indent=1) if arguments.json else page(found))
+    print(as_json(found) if arguments.json else page(found))
     return 0
 
 
@@ -85,8 +86,9 @@ def _problems(arguments: argparse.Namespace) -> list[str]:
         problems.append("--model needs --sequence-length, since attention grows with it; try --sequence-length 8192")
     if arguments.sequence_length and not arguments.model:
         problems.append("--sequence-length goes with --model; of a run write data.sequence_length=... behind the file")
-    if not arguments.gpu and (arguments.mfu or arguments.speed):
-        problems.append("--mfu and --speed are shares of a peak: name the GPU with --gpu, such as --gpu h100")
-    if arguments.mfu and arguments.speed:
+    options = {name: getattr(arguments, name) is not None for name in ("mfu", "speed", "gpus", "hardware")}
+    if not arguments.gpu and (idle := [f"--{name}" for name, given in options.items() if given]):
+        problems.append(f"{', '.join(idle)} say something about a GPU: name the GPU with --gpu, such as --gpu h100")
+    if options["mfu"] and options["speed"]:
         problems.append("--mfu and --speed say the same in two ways; give one")
     return problems

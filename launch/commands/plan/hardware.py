@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 HELP = "list the GPUs, nodes and networks that the planner knows, with their prices"
@@ -30,10 +29,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Reads, prints."""
     from dataclasses import asdict
 
+    from megaxf.plan.output import as_json
     from megaxf.plan.throughput.hardware import table
     from megaxf.plan.throughput.page import listing
 
     known = table(arguments.hardware)
     entries = {name: asdict(entry) for name, entry in known.items()}
-    print(json.dumps(entries, indent=1) if arguments.json else listing(known))
+    print(as_json(entries) if arguments.json else listing(known))
     return 0

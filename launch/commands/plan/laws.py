@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 
 HELP = "ask scaling laws: what to train for a budget, a size, a loss; with intervals, and what other laws say"
 
@@ -43,12 +42,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Answers one question."""
     from megaxf.plan.laws.answer import Question, answer
     from megaxf.plan.laws.files import find
-    from megaxf.plan.laws.page import listing, page
+    from megaxf.plan.laws.page import listed, listing, page
+    from megaxf.plan.output import as_json
 
     if arguments.list:
-        print(listing())
+        print(as_json(listed()) if arguments.json else listing())
         return 0
     values = vars(arguments) | {"parameters": arguments.params}
     found = answer(find(arguments.law), Question(**{name: values[name] for name in Question._fields}))
-    print(json.dumps(found, indent=1) if arguments.json else page(found))
+    print(as_json(found) if arguments.json else page(found))
     return 0

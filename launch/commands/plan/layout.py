@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Searches, prints, writes."""
     from megaxf.config import load_model
     from megaxf.plan.errors import PlanError
-    from megaxf.plan.output import check_file
+    from megaxf.plan.output import as_json, check_file
     from megaxf.plan.search.find import rank, search
     from megaxf.plan.search.page import page, values
 
@@ -68,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     beside = _beside(task, arguments)
     found = search(task, arguments.many)
     told = found, beside, beside and rank(task, beside.candidate)
-    print(json.dumps(values(*told), indent=1) if arguments.json else page(*told))
+    print(as_json(values(*told)) if arguments.json else page(*told))
     if arguments.output:
         _write(found, model, arguments)
     return 0

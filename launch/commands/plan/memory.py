@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from megaxf.plan.memory.advice import fullest
     from megaxf.plan.memory.ledger import ledgers
     from megaxf.plan.memory.page import draw, page, values
-    from megaxf.plan.output import PICTURES, check_file, written
+    from megaxf.plan.output import PICTURES, as_json, check_file, written
 
     check_file(arguments.output, endings=PICTURES)
     limit, hardware = _limit(arguments)
@@ -56,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = ledgers(settings, arguments.world_size, "cpu" if arguments.cpu else "cuda")
     advice = None if limit is None else _advice(settings, found, limit, hardware, arguments)
     if arguments.json:
-        print(json.dumps({"stages": [values(ledger) for ledger in found], "advice": advice}, indent=1))
+        print(as_json({"stages": [values(ledger) for ledger in found], "advice": advice}))
     else:
         print(page(found, limit))
         if advice and not advice["fits"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 HELP = "draw tokens/s, days and dollars against the number of GPUs, with failures and the best checkpoint interval"
@@ -50,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Searches, prints, draws."""
     from megaxf.config import load_model
     from megaxf.plan.errors import PlanError
-    from megaxf.plan.output import PICTURES, check_file, written
+    from megaxf.plan.output import PICTURES, as_json, check_file, written
     from megaxf.plan.parameters import usual_length
     from megaxf.plan.search.failures import Failures
     from megaxf.plan.search.scaling import scale, sizes_up_to
@@ -72,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     points = scale(task, sizes, failures)
     price = machine.dollars_per_hour if arguments.price is None else arguments.price
     told = arguments.tokens, price
-    print(json.dumps(values(points, *told), indent=1) if arguments.json else page(points, task, *told))
+    print(as_json(values(points, *told)) if arguments.json else page(points, task, *told))
     if arguments.output:
         with written(arguments.output) as part:
             draw(points, *told, part)

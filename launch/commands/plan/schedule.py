@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -38,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from megaxf.config_errors import ConfigError
     from megaxf.engine.timeline import simulate
     from megaxf.engine.timeline_report import draw, page, values
-    from megaxf.plan.output import PICTURES, check_file, written
+    from megaxf.plan.output import PICTURES, as_json, check_file, written
     from megaxf.plan.stages import SCHEDULES
 
     check_file(arguments.output, endings=PICTURES)
@@ -54,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     if faults and arguments.schedules:
         raise ConfigError("command line", faults)
     print("".join(f"note: left out: {fault}\n" for fault in faults), end="", file=sys.stderr)
-    print(json.dumps([values(timeline) for timeline in timelines], indent=1) if arguments.json else page(timelines))
+    print(as_json([values(timeline) for timeline in timelines]) if arguments.json else page(timelines))
     if arguments.output:
         with written(arguments.output) as part:
             draw(timelines, part)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("--params", type=number, metavar="N", help="parameters, all of them")
     parser.add_argument("--flops", type=number, metavar="C", help="training compute, for which a law says N")
-    parser.add_argument("--law", default="epoch", metavar="NAME", help="of megaxf plan laws, or law.json (%(default)s)")
+    parser.add_argument("--law", metavar="NAME", help="with --flops: of megaxf plan laws, or law.json (epoch)")
     parser.add_argument("--tensor-parallel", type=int, default=1, metavar="T", help="divides heads and MLP (1)")
     parser.add_argument("--pipeline-parallel", type=int, default=1, metavar="P", help="divides layers (1)")
     parser.add_argument("--vocab-size", type=int, metavar="V", help="of the tokenizer (default: by size)")
@@ -48,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Proposes, prints, writes."""
     from megaxf.plan.errors import PlanError
-    from megaxf.plan.output import check_file, written
+    from megaxf.plan.output import as_json, check_file, written
     from megaxf.plan.shape.page import model_file, page, values
     from megaxf.plan.shape.propose import propose
 
@@ -59,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     wish = _wish(arguments)
     found = propose(wish, arguments.many)
     length = arguments.sequence_length
-    print(json.dumps(values(found, wish, length), indent=1) if arguments.json else page(found, wish))
+    print(as_json(values(found, wish, length)) if arguments.json else page(found, wish))
     if arguments.output:
         with written(arguments.output) as part:
             part.write_text(model_file(found[0], wish, length), encoding="utf-8")
@@ -74,6 +73,8 @@ def _wish(arguments: argparse.Namespace) -> Wish:
 
     if (arguments.params is None) == (arguments.flops is None):
         raise PlanError("give one of --params and --flops: the size, or the compute for which a law says it")
+    if arguments.law is not None and arguments.flops is None:
+        raise PlanError("--law says the size for --flops, and has no effect with --params")
     size, counts = arguments.params, "total"
     if arguments.flops is not None:
         from megaxf.plan.laws.files import find
@@ -81,7 +82,7 @@ def _wish(arguments: argparse.Namespace) -> Wish:
         from megaxf.plan.parameters import COUNTS
         from megaxf.plan.quantities import quantity
 
-        law = find(arguments.law)
+        law = find("epoch" if arguments.law is None else arguments.law)
         best = for_flops(law.form, arguments.flops)
         size, counts = best.parameters, COUNTS.get(law.counts, "matmul")
         says = f"{quantity(size)} parameters ({law.counts}) on {quantity(best.tokens)} tokens"

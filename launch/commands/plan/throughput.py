@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Predicts, prints, draws."""
     from megaxf.config import load_run
-    from megaxf.plan.output import PICTURES, check_file, written
+    from megaxf.plan.output import PICTURES, as_json, check_file, written
     from megaxf.plan.throughput.hardware import find, read_profile
     from megaxf.plan.throughput.layout import layout
     from megaxf.plan.throughput.page import draw, page, values
@@ -56,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     step = predict(layout(settings, size), machine)
     price = arguments.price if arguments.price is not None else machine.dollars_per_hour
     told = step, settings.train.steps, price
-    print(json.dumps(values(*told), indent=1) if arguments.json else page(*told))
+    print(as_json(values(*told)) if arguments.json else page(*told))
     if arguments.output:
         with written(arguments.output) as part:
             draw(step, part)

@@ -20,7 +20,7 @@ from megaxf.plan.parameters import COUNTS, count
 from megaxf.plan.quantities import quantity
 from megaxf.plan.search.find import Choice, Found, search
 from megaxf.plan.search.space import Task
-from megaxf.plan.shape.propose import Sizes, Wish, propose
+from megaxf.plan.shape.propose import MOST_PARAMETERS, Sizes, Wish, propose
 
 FIRST_MFU = 0.4
 """Where the search for the speed begins."""
@@ -29,8 +29,6 @@ AGREED = 0.005
 STRIDE = 0.97
 """From one size to the next that is tried where the tokens are given."""
 MOST_ROUNDS = 12
-MOST_PARAMETERS = 2e13
-"""Beyond all that was trained: a request for more is a slip."""
 
 
 class Plan(NamedTuple):

@@ -34,6 +34,11 @@ def page(answer: dict[str, Any]) -> str:
     return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part)))
 
 
+def listed() -> list[dict[str, str]]:
+    """The laws of the table, for JSON."""
+    return [{name: getattr(law, name) for name in ("name", "source", "counts", "published")} for law in LAWS.values()]
+
+
 def listing() -> str:
     """The laws of the table."""
     lines = [line for law in LAWS.values() for line in (law.name, f"  {law.source}", f"  interval: {law.published}")]

@@ -37,6 +37,10 @@ ODD_LAYERS = {8: 0.0, 4: 0.003, 2: 0.006, 1: 0.015}
 """What the hidden size, the heads and the layers are multiples of, and what that costs in the score."""
 
 
+MOST_PARAMETERS = 2e13
+"""Beyond all that was trained: a request for more is a slip."""
+
+
 class Room(NamedTuple):
     """How far proportions may be off what is usual."""
 
@@ -133,6 +137,10 @@ def _check(wish: Wish) -> None:
     for name, number in numbers.items():
         if number is not None and not 1 <= number < float("inf"):
             raise PlanError(f"{name} = {number:g} is too small or no number; use 1 or more")
+    if wish.parameters > MOST_PARAMETERS:
+        raise PlanError(
+            f"{wish.parameters:.3g} parameters are more than any model has; use at most {MOST_PARAMETERS:.0e}"
+        )
 
 
 def _nothing(wish: Wish) -> str:

@@ -60,7 +60,8 @@ def make_plan(options: PrepareOptions, tokenizer_digest: str) -> Plan:
     owners = tuple(owner for owner, group in enumerate(found) for _ in group)
     first_files, origins = _files(units, owners)
     told = {"ids": options.for_ids(), "tokenizer": tokenizer_digest}
-    ids_digest = _digest(told | {"keys": [unit.key for unit in units], "owners": owners})
+    keys = [(unit.key, unit.version) for unit in units]
+    ids_digest = _digest(told | {"keys": keys, "owners": owners})
     shards_digest = _digest({"ids": ids_digest, "shards": options.for_shards()})
     return Plan(names, units, owners, first_files, origins, ids_digest, shards_digest)
 

@@ -74,6 +74,13 @@ class Unit(Protocol):
         """Says which bytes it reads: changes when paths, sizes or limits do."""
 
     @property
+    def version(self) -> str:
+        """Tells contents of one size apart, as far as time of change or a store's tag do; empty where none is known.
+
+        No part of `key`: a copy of the same data elsewhere has another time of change.
+        """
+
+    @property
     def records(self) -> int:
         """How many records it holds, known once `read` has come to its end. Blank lines count."""
 
@@ -82,10 +89,11 @@ class Unit(Protocol):
 
 
 class File(NamedTuple):
-    """A file of the input: its path or URL, and its size in bytes."""
+    """A file of the input: its path or URL, its size in bytes, and its version (see `Unit.version`)."""
 
     path: str
     size: int
+    version: str = ""
 
 
 @dataclass(frozen=True)

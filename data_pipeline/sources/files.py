@@ -5,13 +5,16 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from data_pipeline.sources.base import File, ReadOptions
 from data_pipeline.stream.store import connect, is_url
+
+_VERSIONS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")
+"""How the stores of fsspec call what changes with the content of a file, the surest first."""
 
 
 def open_file(path: str) -> BinaryIO:
@@ -20,6 +23,17 @@ def open_file(path: str) -> BinaryIO:
         return open(path, "rb")
     system, inside = connect(path)
     return cast(BinaryIO, system.open(inside, "rb"))
+
+
+def local_file(path: str | Path) -> File:
+    """A file of the local file system, as it is now."""
+    found = os.stat(path)
+    return File(str(path), found.st_size, str(found.st_mtime_ns))
+
+
+def stored_file(url: str, info: Mapping[str, Any]) -> File:
+    """A file of a store by what fsspec tells about it."""
+    return File(url, int(info["size"]), next((str(info[name]) for name in _VERSIONS if info.get(name)), ""))
 
 
 def is_pattern(name: str) -> bool:
@@ -33,13 +47,13 @@ def match_files(pattern: str, options: ReadOptions) -> list[File]:
         system, inside = connect(pattern)
         folder = re.split(r"[*?[]", inside)[0].rpartition("/")[0]
         found = [
-            File(system.unstrip_protocol(path), int(info["size"]))
+            stored_file(system.unstrip_protocol(path), info)
             for path, info in system.glob(inside, detail=True).items()
             if info["type"] == "file" and "/." not in path.removeprefix(folder)
         ]
     else:
         matches = filter(os.path.isfile, glob.glob(pattern, recursive=True))
-        found = [File(path, os.path.getsize(path)) for path in matches]
+        found = [local_file(path) for path in matches]
     return sorted(file for file in found if _wanted(os.path.basename(file.path), file.path, options, ("",)))
 
 
@@ -60,7 +74,7 @@ def _below_path(name: str, options: ReadOptions) -> Iterator[tuple[str, File]]:
         for file in names:
             path = Path(folder, file)
             if path.is_file():
-                yield path.relative_to(root).as_posix(), File(str(path), path.stat().st_size)
+                yield path.relative_to(root).as_posix(), local_file(path)
 
 
 def _below_url(name: str, options: ReadOptions) -> Iterator[tuple[str, File]]:
@@ -68,7 +82,7 @@ def _below_url(name: str, options: ReadOptions) -> Iterator[tuple[str, File]]:
     for path, info in system.find(root, detail=True).items():
         inside = path.removeprefix(root).strip("/")
         if not any(_passed_over(folder, options) for folder in inside.split("/")[:-1]):
-            yield inside, File(system.unstrip_protocol(path), int(info["size"]))
+            yield inside, stored_file(system.unstrip_protocol(path), info)
 
 
 def _passed_over(folder: str, options: ReadOptions) -> bool:

@@ -14,7 +14,7 @@ import data_pipeline.sources
 from data_pipeline.errors import DataError
 from data_pipeline.sources import huggingface, text
 from data_pipeline.sources.base import File, ReadOptions, Unit
-from data_pipeline.sources.files import is_pattern, match_files, search_folder
+from data_pipeline.sources.files import is_pattern, local_file, match_files, search_folder, stored_file
 from data_pipeline.stream.store import connect, is_url
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?", re.ASCII)
@@ -43,7 +43,7 @@ def _files(name: str, options: ReadOptions) -> list[File] | None:
     """The files of an input; None for what may be a name on the hub."""
     path = Path(name)
     if path.is_file():
-        return [File(name, path.stat().st_size)]
+        return [local_file(name)]
     if path.is_dir() or (is_url(name) and not is_pattern(name)):
         return _folder_or_url(name, options)
     if is_pattern(name):
@@ -59,7 +59,7 @@ def _folder_or_url(name: str, options: ReadOptions) -> list[File]:
         if not system.exists(inside):
             raise DataError("does not exist", name)
         if system.isfile(inside):
-            return [File(name, int(system.size(inside)))]
+            return [stored_file(name, system.info(inside))]
     endings = tuple(ending for reader in _readers() for ending in reader.ENDINGS)
     return search_folder(name, options, endings) or _nothing(name, options, "holds no files")
 

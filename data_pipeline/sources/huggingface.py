@@ -31,6 +31,8 @@ class RowsUnit:
     start: int
     stop: int
     options: ReadOptions
+    version: str
+    """The library's own fingerprint of the data set."""
     records: int = field(default=0, init=False)
     files: tuple[str, ...] = field(default=(), init=False)
 
@@ -61,6 +63,7 @@ class StreamUnit:
     shard: int
     shards: int
     options: ReadOptions
+    version: str = field(default="", init=False)
     size: int = field(default=0, init=False)
     records: int = field(default=0, init=False)
     files: tuple[str, ...] = field(default=(), init=False)
@@ -83,12 +86,14 @@ class StreamUnit:
 def dataset_units(name: str, options: ReadOptions, unit_bytes: int) -> list[Unit]:
     """Ranges of rows of a folder made by `save_to_disk`, or of a data set of the hub, downloaded if need be."""
     dataset, _ = _opened(name, options)
+    # That of the columns that were selected follows from that of the whole in the same way each time.
+    version = str(dataset._fingerprint)
     rows, size = len(dataset), int(dataset.data.nbytes)
     count = min(max(1, round(size / unit_bytes)), max(rows, 1))
     edges = [rows * i // count for i in range(count + 1)]
     sizes = [size * edge // max(rows, 1) for edge in edges]
     return [
-        RowsUnit(name, sizes[i + 1] - sizes[i], size, edges[i], edges[i + 1], options)
+        RowsUnit(name, sizes[i + 1] - sizes[i], size, edges[i], edges[i + 1], options, version)
         for i in range(count)
         if edges[i + 1] > edges[i]
     ]

@@ -51,6 +51,7 @@ class JsonlUnit:
     start: int
     stop: int
     options: ReadOptions
+    version: str = ""
     records: int = field(default=0, init=False)
     files: tuple[str, ...] = field(default=(), init=False)
 
@@ -116,7 +117,7 @@ def units(files: list[File], options: ReadOptions, unit_bytes: int) -> Iterator[
     for file in files:
         step = unit_bytes if codec_of(file.path) is None else max(file.size, 1)
         for start in range(0, max(file.size, 1), step):
-            yield JsonlUnit(file.path, file.size, start, min(start + step, file.size), options)
+            yield JsonlUnit(file.path, file.size, start, min(start + step, file.size), options, file.version)
 
 
 def codec_of(path: str) -> str | None:

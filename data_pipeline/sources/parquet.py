@@ -29,6 +29,7 @@ class ParquetUnit:
     start: int
     stop: int | None
     options: ReadOptions
+    version: str = ""
     records: int = field(default=0, init=False)
     files: tuple[str, ...] = field(default=(), init=False)
 
@@ -63,10 +64,10 @@ def units(files: list[File], options: ReadOptions, unit_bytes: int) -> Iterator[
     for file in files:
         edges = _edges(file, unit_bytes) if file.size > unit_bytes else []
         if len(edges) <= 2:
-            yield ParquetUnit(file.path, file.size, file.size, 0, None, options)
+            yield ParquetUnit(file.path, file.size, file.size, 0, None, options, file.version)
             continue
         for (start, before), (stop, behind) in pairwise(edges):
-            yield ParquetUnit(file.path, file.size, behind - before, start, stop, options)
+            yield ParquetUnit(file.path, file.size, behind - before, start, stop, options, file.version)
 
 
 def _edges(file: File, unit_bytes: int) -> list[tuple[int, int]]:

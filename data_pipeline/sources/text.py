@@ -61,6 +61,11 @@ class TextUnit:
         names = "\0".join(f"{part.path}\0{part.size}" for part in self.parts)
         return f"text {self.file} {xxhash.xxh3_128_hexdigest(names.encode())}"
 
+    @property
+    def version(self) -> str:
+        """A digest of the versions of all files."""
+        return xxhash.xxh3_128_hexdigest("\0".join(part.version for part in self.parts).encode())
+
     def read(self) -> Iterator[Texts]:
         """See `base.Unit.read`."""
         self.records = 0

@@ -152,6 +152,18 @@ def test_other_inputs_or_options_begin_anew(tmp_path, options):
     assert files_of(tmp_path / "set") == files_of(tmp_path / "whole/set")
 
 
+def test_an_input_that_was_edited_at_equal_size_is_encoded_anew(tmp_path, options):
+    killed_run(options, tmp_path / "set", "build.mark_duplicates", 1)
+    path = Path(options["inputs"][0])  # type: ignore[index]
+    before = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"000", b"999"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    run(options, tmp_path / "whole/set")
+    said = run(options, tmp_path / "set")
+    assert before.st_size == path.stat().st_size and any("begins anew" in line for line in said)
+    assert files_of(tmp_path / "set") == files_of(tmp_path / "whole/set")
+
+
 def test_whatever_decides_about_ids_makes_other_units(options):
     def digest(tokenizer: str = "a", **changes: object) -> str:
         return make_plan(PrepareOptions(output="set", **options | changes), tokenizer).ids_digest  # type: ignore[arg-type]

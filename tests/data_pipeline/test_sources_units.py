@@ -134,6 +134,30 @@ def test_the_key_of_a_unit_follows_its_file(tmp_path):
         assert units_of(path)[0].key != before
 
 
+def test_the_version_of_a_unit_tells_contents_of_one_size_apart(tmp_path, memory):
+    """Without it a stopped build would go on with the text that a file held before."""
+    import datasets
+
+    written = write_everything(tmp_path / "all")
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.txt").write_text("a")
+    local = [*written[:4], tmp_path / "texts"]
+    names = [*map(str, local), *(f"file://{path}" for path in local), f"{tmp_path}/all/*.jsonl"]
+    before = {name: units_of(name)[0].version for name in names}
+    assert before == {name: units_of(name)[0].version for name in names}
+    for path in [*written[:4], tmp_path / "texts/a.txt"]:
+        os.utime(path, (1, 1))
+    assert not [name for name in names if units_of(name)[0].version in ("", before[name])]
+    saved = [units_of(written[4])[0].version]
+    datasets.Dataset.from_dict({"text": TEXTS[::-1]}).save_to_disk(str(tmp_path / "turned"))
+    assert saved == [units_of(written[4])[0].version] != [units_of(tmp_path / "turned")[0].version]
+    found = []
+    for data in (b"a", b"b"):
+        memory.pipe("/bucket/a.txt", data)
+        found.append(units_of("memory://bucket/a.txt")[0].version)
+    assert len(set(found)) == 2
+
+
 def test_small_files_make_one_unit_and_each_is_an_origin(tmp_path):
     for number in range(30):
         (tmp_path / f"{number:02}.txt").write_text("x" * 100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -19,3 +20,8 @@ class DataError(ValueError):
         self.line = line
         place = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
         super().__init__(place + message)
+
+
+def unusable(error: OSError) -> DataError:
+    """What the operating system says about a path, in words for people; `error` must name the path."""
+    return DataError(f"cannot be used: {error.strerror}", os.fspath(error.filename))

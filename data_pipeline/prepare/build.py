@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TypeVar
 
-from data_pipeline.errors import DataError
+from data_pipeline.errors import DataError, unusable
 from data_pipeline.format.folder import check_output
 from data_pipeline.format.manifest import Manifest, Shard, token_dtype
 from data_pipeline.prepare.assemble import Assembly, assemble_shard, finished_shard, shard_job
@@ -72,14 +72,20 @@ def prepare(options: PrepareOptions, progress: PrepareProgress, ranks: Ranks | N
         try:
             with progress, Workers(options.processes) as workers:
                 return _Build(options, given, plan, place, ranks, workers, progress).run()
-        except DataError as error:
-            if ranks.count > 1:
-                place.fail(f"{ranks.title} {ranks.rank}", error)
-            raise
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise place.full(space_needed(plan, options.keep_order)) from None
-            raise
+        except Exception as error:
+            said = _for_people(error, place, space_needed(plan, options.keep_order))
+            if ranks.count > 1:  # whatever it was: the others would wait for this one for ever
+                place.fail(f"{ranks.title} {ranks.rank}", said)
+            if said is error:
+                raise
+            raise said from None
+
+
+def _for_people(error: Exception, place: Place, needed: int) -> Exception:
+    """What to say about a full disk, where so many bytes are needed, or a path; any other error is itself."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return place.full(needed)
+    return unusable(error) if isinstance(error, OSError) and error.filename else error
 
 
 def space_needed(plan: Plan, keep_order: bool) -> int:

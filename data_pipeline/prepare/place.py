@@ -20,7 +20,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import orjson
@@ -88,15 +88,23 @@ class Place:
         """Those that have not joined. One that comes when all is finished could not tell that it is."""
         return [rank for rank in range(count) if not (self.folder / "joined" / str(rank)).exists()]
 
-    def fail(self, title: str, error: DataError) -> None:
+    def fail(self, title: str, error: Exception) -> None:
         """Leaves word for the other builders."""
-        if self._failed.is_dir():
-            write_whole(self._failed / title, str(error).encode())
+        if not self._failed.is_dir():
+            return
+        try:
+            write_whole(self._failed / title, (str(error) or repr(error)).encode())
+        except OSError:
+            # On a full disk there may still be room for a name, which says enough.
+            with suppress(OSError):
+                (self._failed / title).touch()
+                (self._failed / f"{title}.part").unlink(missing_ok=True)
 
     def check_failures(self) -> None:
         """Raises DataError when another builder has stopped since this one began."""
         for name, _ in sorted(self._failures() - self._old_failures):
-            raise DataError(f"{name} stopped: {(self._failed / name).read_text()}")
+            why = (self._failed / name).read_text() or "it had no room on the disk to say why; see what it printed"
+            raise DataError(f"{name} stopped: {why}")
 
     def free_bytes(self) -> int:
         """Bytes that may be written on this disk."""

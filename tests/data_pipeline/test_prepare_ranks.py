@@ -25,10 +25,12 @@ from data_pipeline.prepare.decide import cut_shards
 from data_pipeline.prepare.documents import DOCUMENT_DTYPE, hash_texts, in_split, split_of
 from data_pipeline.prepare.duplicates import mark_duplicates, read_marks
 from data_pipeline.prepare.options import PrepareOptions
+from data_pipeline.prepare.place import Place
 from data_pipeline.prepare.plan import default_unit_bytes, make_plan
 from data_pipeline.prepare.progress import PrepareProgress
 from data_pipeline.prepare.ranks import Ranks, part_of
 from data_pipeline.prepare.workers import Workers
+from data_pipeline.tokenizer.base import load_tokenizer
 from tests.data_pipeline.kit import byte_tokenizer, files_of
 
 ROOT = Path(__file__).parents[2]
@@ -203,6 +205,42 @@ def test_a_part_that_stops_stops_the_others(corpus, tmp_path):
         prepare(options, PrepareProgress(quiet=True), Ranks(1, 2))
     os.waitpid(child, 0)
     assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize("room", [True, False])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device"), "no space: some .* the same command again"),
+        (PermissionError(13, "Permission denied", "there/7.ids"), "there/7.ids: cannot be used: Permission denied"),
+        (OSError(5, "Input/output error"), "Input/output error"),
+        (MemoryError(), "MemoryError"),
+    ],
+    ids=repr,
+)
+def test_whatever_stops_a_part_is_known_to_the_others(corpus, tmp_path, monkeypatch, error, said, room):
+    options = options_for(corpus, tmp_path)
+    plan = make_plan(options, load_tokenizer(corpus / "byte").digest)
+    leader = Place(options.output)
+
+    def fail(*values):
+        raise error
+
+    def full(path, data):
+        path.with_name(path.name + ".part").write_bytes(data[:1])
+        raise OSError(28, "No space left on device")
+
+    with leader.lead(plan):
+        leader.announce(plan)
+        monkeypatch.setattr(build, "encode_unit", fail)
+        if not room:
+            monkeypatch.setattr("data_pipeline.prepare.place.write_whole", full)
+        with pytest.raises(Exception, match=said if str(error) else None) as raised:
+            prepare(options, PrepareProgress(quiet=True), Ranks(1, 2))
+        assert isinstance(raised.value, DataError) or raised.value is error
+        with pytest.raises(DataError, match=f"part 1 stopped: .*{said if room else 'it had no room on the disk'}"):
+            leader.check_failures()
+        assert [path.name for path in (leader.folder / "failed").iterdir()] == ["part 1"]
 
 
 @pytest.mark.parametrize("text", ["2/2", "0", "1/0", "-1/2", "a/b"])

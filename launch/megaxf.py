@@ -40,6 +40,11 @@ an example, from text to a trained model:
 
 USER_FAULT, INTERRUPTED = 2, 130
 
+_PATH_FAULTS = {
+    getattr(errno, name) for name in ("EACCES", "EPERM", "EROFS", "ENOTDIR", "EISDIR", "EEXIST", "ENAMETOOLONG")
+}
+"""What the operating system says of a path that was ill chosen; a file that is not there may be our own mistake."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; `argv` is sys.argv[1:] by default. Returns the exit code."""
@@ -85,6 +90,11 @@ def run_verb(verb: str, argv: Sequence[str], quiet: bool = False) -> int:
     except BrokenPipeError:
         sys.stdout = None  # so that nothing is flushed into the closed pipe at exit
         return 141
+    except OSError as error:
+        if error.errno not in _PATH_FAULTS or error.filename is None:
+            raise
+        # Said on every rank: a path may be right on one host and wrong on another.
+        return fail(f"{os.fsdecode(error.filename)}: cannot be used: {error.strerror}")
     except ValueError as error:
         if not getattr(error, "user_fault", False):
             raise

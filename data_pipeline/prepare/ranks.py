@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-from data_pipeline.errors import DataError
+from data_pipeline.errors import DataError, unusable
 
 Item = TypeVar("Item")
 
@@ -72,6 +72,8 @@ class MpiRanks(Ranks):
         """Says the error and ends every rank: the others would wait for this one for ever."""
         if error is None:
             return
+        if isinstance(error, OSError) and error.filename:
+            error = unusable(error)
         if isinstance(error, DataError):
             print(f"megaxf: error: rank {self.rank} of {self.count}: {error}", file=sys.stderr, flush=True)
         elif not isinstance(error, KeyboardInterrupt):

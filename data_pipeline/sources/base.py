@@ -23,6 +23,7 @@ BLOCK_BYTES = 8 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 NOT_UTF8 = "not valid UTF-8"
+UNREADABLE = "cannot be read"
 NOT_TEXT = "the text is not a string"
 TOO_SHORT = "fewer than --min-characters"
 TOO_LONG = "more than --max-characters"
@@ -163,6 +164,12 @@ class Faulty(Exception):
         self.reason, self.detail = reason, detail
 
 
+def reason_of(error: Exception, damage: str) -> str:
+    """Why a file cannot be read on: the operating system said so, which numbers its errors, or else by its damage."""
+    return damage if getattr(error, "errno", None) is None else UNREADABLE
+
+
 def damaged(record: int, reason: str, error: Exception, size: int) -> Texts:
     """What stands for the rest of a unit that cannot be read on."""
-    return Texts([], np.empty(0, np.int64), [Fault(record, reason, str(error))], {}, size)
+    detail = getattr(error, "strerror", None) or str(error)
+    return Texts([], np.empty(0, np.int64), [Fault(record, reason, detail)], {}, size)

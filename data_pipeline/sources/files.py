@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NoReturn, cast
 
+from data_pipeline.errors import DataError
 from data_pipeline.sources.base import File, ReadOptions
 from data_pipeline.stream.store import connect, is_url
 
@@ -69,12 +70,17 @@ def search_folder(name: str, options: ReadOptions, endings: tuple[str, ...]) -> 
 
 def _below_path(name: str, options: ReadOptions) -> Iterator[tuple[str, File]]:
     root = Path(name)
-    for folder, subfolders, names in os.walk(root):
+    for folder, subfolders, names in os.walk(root, onerror=_not_searched):
         subfolders[:] = [name for name in subfolders if not _passed_over(name, options)]
         for file in names:
             path = Path(folder, file)
             if path.is_file():
                 yield path.relative_to(root).as_posix(), local_file(path)
+
+
+def _not_searched(error: OSError) -> NoReturn:
+    """os.walk would leave the folder out without a word."""
+    raise DataError(f"cannot be searched: {error.strerror}; leave it out with --exclude", error.filename) from None
 
 
 def _below_url(name: str, options: ReadOptions) -> Iterator[tuple[str, File]]:

@@ -19,6 +19,7 @@ from data_pipeline.sources.base import (
     BYTE_ORDER_MARK,
     NOT_TEXT,
     NOT_UTF8,
+    UNREADABLE,
     Faulty,
     File,
     ReadOptions,
@@ -26,6 +27,7 @@ from data_pipeline.sources.base import (
     Unit,
     damaged,
     filtered,
+    reason_of,
     sort_out,
 )
 from data_pipeline.sources.files import open_file
@@ -68,17 +70,16 @@ class JsonlUnit:
     def read(self) -> Iterator[Texts]:
         """See `base.Unit.read`."""
         self.records, told = 0, 0
-        with open_file(self.file) as raw:
-            try:
+        try:
+            with open_file(self.file) as raw:
                 for data in self._lines(raw):
                     size = min(max(raw.tell() - self.start, told), self.size) - told
                     told += size
                     yield self._texts(data, size)
-            except (OSError, EOFError) as error:
-                if codec_of(self.file) is None:
-                    raise
-                yield damaged(self.records, _DAMAGED, error, self.size - told)
-                return
+        except (OSError, EOFError) as error:
+            reason = reason_of(error, _DAMAGED) if codec_of(self.file) else UNREADABLE
+            yield damaged(self.records, reason, error, self.size - told)
+            return
         if told < self.size:
             yield Texts([], np.empty(0, np.int64), [], {}, self.size - told)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.sources.arrow import column_texts, find_column
-from data_pipeline.sources.base import BLOCK_BYTES, File, ReadOptions, Texts, Unit, damaged
+from data_pipeline.sources.base import BLOCK_BYTES, File, ReadOptions, Texts, Unit, damaged, reason_of
 from data_pipeline.sources.files import open_file
 
 ENDINGS = (".parquet", ".pq")
@@ -44,8 +44,8 @@ class ParquetUnit:
         import pyarrow.parquet
 
         self.records = done = 0
-        with open_file(self.file) as raw:
-            try:
+        try:
+            with open_file(self.file) as raw:
                 file = pyarrow.parquet.ParquetFile(raw)
                 steps = find_column(file.schema_arrow, self.options.text_field, self.file)
                 groups = range(self.start, file.num_row_groups if self.stop is None else self.stop)
@@ -55,8 +55,8 @@ class ParquetUnit:
                     size = self.size * (self.records + batch.num_rows) // max(rows, 1) - done
                     yield column_texts(batch, steps, self.records, size, self.options)
                     self.records, done = self.records + batch.num_rows, done + size
-            except (pyarrow.ArrowException, OSError) as error:
-                yield damaged(self.records, _DAMAGED, error, self.size - done)
+        except (pyarrow.ArrowException, OSError) as error:
+            yield damaged(self.records, reason_of(error, _DAMAGED), error, self.size - done)
 
 
 def units(files: list[File], options: ReadOptions, unit_bytes: int) -> Iterator[Unit]:

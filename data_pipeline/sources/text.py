@@ -11,6 +11,7 @@ from data_pipeline.sources.base import (
     BLOCK_BYTES,
     BYTE_ORDER_MARK,
     NOT_UTF8,
+    UNREADABLE,
     Faulty,
     File,
     ReadOptions,
@@ -103,7 +104,7 @@ def _whole(path: str) -> str:
             data = stream.read().removeprefix(BYTE_ORDER_MARK)
         return data.decode()
     except OSError as error:
-        raise Faulty("cannot be read", error.strerror or str(error)) from None
+        raise Faulty(UNREADABLE, error.strerror or str(error)) from None
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise Faulty(NOT_UTF8, f"line {line}") from None

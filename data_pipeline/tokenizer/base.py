@@ -98,6 +98,14 @@ def _load(path: str | Path, eod_token: str | None) -> Tokenizer:
     return SentencePieceTokenizer(file, eod_token)
 
 
+def read_file(path: Path) -> bytes:
+    """A file of a tokenizer. Raises DataError where it cannot be read, which says nothing about what it holds."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", path) from None
+
+
 def joined(documents: Sequence[Sequence[int]], vocab_size: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Lists of ids as `Tokenizer.encode_documents` gives them."""
     lengths = np.fromiter(map(len, documents), np.int64, len(documents))

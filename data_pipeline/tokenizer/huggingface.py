@@ -13,7 +13,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizer.base import joined, write_settings
+from data_pipeline.tokenizer.base import joined, read_file, write_settings
 
 # In this order; the names that common model families end documents with.
 EOD_NAMES = (
@@ -36,8 +36,9 @@ class HuggingFaceTokenizer:
 
     def __init__(self, path: str | Path, eod_token: str | None = None):
         self._path = Path(path)
+        data = read_file(self._path)
         try:
-            self.json = self._path.read_text(encoding="utf-8")
+            self.json = data.decode()
             self._tokenizer = tokenizers.Tokenizer.from_str(self.json)
         except Exception as error:  # the library raises plain Exception
             raise DataError(f"is not a Hugging Face tokenizer.json ({error})", path) from None

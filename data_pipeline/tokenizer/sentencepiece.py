@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sentencepiece import sentencepiece_model_pb2
 
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizer.base import joined, write_settings
+from data_pipeline.tokenizer.base import joined, read_file, write_settings
 
 SPACE_MARK = "▁"
 """U+2581, which sentencepiece uses for a space inside its pieces."""
@@ -30,7 +30,7 @@ class SentencePieceTokenizer:
     kind = "sentencepiece"
 
     def __init__(self, path: str | Path, eod_token: str | None = None):
-        self.model_bytes = Path(path).read_bytes()
+        self.model_bytes = read_file(Path(path))
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.load_from_serialized_proto(self.model_bytes)

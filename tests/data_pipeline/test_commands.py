@@ -19,6 +19,19 @@ def request_line(tmp_path) -> list[str]:
     return ["prepare", path, "--tokenizer", str(tokenizer), "--output", str(tmp_path / "set"), "--processes", "1"]
 
 
+def test_paths_that_cannot_be_used_are_named(request_line, capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert main([*request_line[:-3], str(tmp_path / "file/x"), "--processes", "1"]) == 2
+    assert f"{tmp_path}/file/x.building: cannot be used: Not a directory\n" in capsys.readouterr().err
+    assert main([*request_line, "--validation-fraction", "0"]) == 0
+    for verb in (
+        ["merge", str(tmp_path / "set"), str(tmp_path / "set")],
+        ["reshard", str(tmp_path / "set"), "--shard-tokens", "9"],
+    ):
+        assert main(["data", *verb, "--output", str(tmp_path / "file/x")]) == 2
+        assert "cannot be used: Not a directory\n" in capsys.readouterr().err
+
+
 def test_prepare_prints_a_summary(request_line, capsys, tmp_path):
     assert main([*request_line, "--validation-fraction", "0.2", "--name", "small"]) == 0
     out = capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -14,8 +15,9 @@ import pytest
 import zstandard
 
 from data_pipeline.errors import DataError
-from data_pipeline.sources import jsonl
-from data_pipeline.sources.base import NOT_TEXT, NOT_UTF8, ReadOptions, Unit, place
+from data_pipeline.sources import jsonl, parquet
+from data_pipeline.sources import text as text_files
+from data_pipeline.sources.base import NOT_TEXT, NOT_UTF8, UNREADABLE, Fault, ReadOptions, Unit, place
 from data_pipeline.sources.find import find_units
 from tests.data_pipeline.kit import write_jsonl
 
@@ -224,6 +226,36 @@ def test_a_text_file_that_is_not_utf8_is_named_with_its_line(tree):
     assert faults == [Record(f"{tree}/b.py", "", NOT_UTF8)]
     [(_, _, detail)] = [fault for unit in units_of(tree) for texts in unit.read() for fault in texts.faults]
     assert detail == "line 3"
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet", "a.txt"])
+def test_a_file_that_may_not_be_read_is_a_fault(tmp_path, monkeypatch, name):
+    path = tmp_path / name
+    path.write_bytes(b"something")
+    units = units_of(path)
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    for module in (jsonl, parquet, text_files):
+        monkeypatch.setattr(module, "open_file", refuse)
+    [found] = units[0].read()
+    assert found.faults == [Fault(0, UNREADABLE, "Permission denied")] and found.size == units[0].size
+
+
+def test_a_folder_that_may_not_be_searched_is_not_passed_over(tree, monkeypatch):
+    """As root everything may be read, so the answer of the system is made up."""
+    scandir = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("sub"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match=r"tree/sub: cannot be searched: Permission denied; .*--exclude"):
+        read(tree)
+    assert texts(tree, exclude=("sub",)) == ["__init__.py", "a.py", "b.py", "test/e.py", "z"]
 
 
 def test_nothing_to_read_is_an_error(tree):

@@ -196,3 +196,15 @@ def test_what_is_no_tokenizer_is_named(tmp_path, trained):
     trained.save(tmp_path / "b")
     with pytest.raises(DataError, match=r"has no (control )?token 'word'"):
         load_tokenizer(tmp_path / "b", "word")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "a.model"])
+def test_a_file_that_may_not_be_read_is_not_taken_for_another_kind(tmp_path, monkeypatch, name):
+    (tmp_path / name).write_bytes(b"")
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(DataError, match=rf"{name}: cannot be read: Permission denied$"):
+        load_tokenizer(tmp_path / name)

@@ -11,9 +11,11 @@ stops nor changes of ranks lose or repeat a row. Its price is that all ranks do 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -88,9 +90,10 @@ class OnlineBatches:
 
     @cached_property
     def digest(self) -> str:
-        """Of what is read, and the tokenizer."""
+        """Of what is read, how, and the tokenizer."""
+        how = json.dumps([self.tokenizer.eod_id, asdict(self.options)], sort_keys=True)
         keys = [unit.key for unit in self._units]
-        return hashlib.sha256("\n".join([self.tokenizer.digest, *keys]).encode()).hexdigest()
+        return hashlib.sha256("\n".join([self.tokenizer.digest, how, *keys]).encode()).hexdigest()
 
     @property
     def fingerprint(self) -> str:

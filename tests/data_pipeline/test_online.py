@@ -174,6 +174,16 @@ def test_other_data_change_the_fingerprint_and_a_state_of_them_gives_no_place(tm
     assert other.state(400)["online"] == [0, 0, 0, 0]
 
 
+def test_how_it_is_read_changes_the_fingerprint(tmp_path, texts):
+    """The text of another field is other data, and so are documents that end otherwise."""
+    source, both = write_jsonl(tmp_path / "a.jsonl", texts), byte_tokenizer(tmp_path / "both", ["</s>", "<pad>"])
+    read = [{}, {"text_field": "title"}, {"min_characters": 9}, {"max_characters": 9}, {"split": "test"}]
+    found = [opened(source, both, options=ReadOptions(**one)).fingerprint for one in read]
+    assert found[0] == opened(source, both).fingerprint
+    write_settings(both, "<pad>")
+    assert len({*found, opened(source, both).fingerprint}) == len(read) + 1
+
+
 def test_faults_are_named(tmp_path, tokenizer):
     (tmp_path / "a.jsonl").write_text('{"text": "good"}\n{"text": 3}\n')
     with pytest.raises(DataError, match=r"a\.jsonl: .*; prepare the data with --on-error skip"):

@@ -71,6 +71,13 @@ def check_output(folder: Path, overwrite: bool) -> None:
         raise DataError("already holds a data set; use --overwrite to replace it, or another --output", folder)
 
 
+def names_of(folder: str | Path) -> frozenset[str]:
+    """The folders that building a data set makes, by their real paths: its own, that to build in, and an older one."""
+    name = Path(os.path.abspath(folder))
+    beside = os.path.realpath(name.parent)
+    return frozenset(os.path.join(beside, name.name + ending) for ending in ("", ".building", ".old"))
+
+
 def replace_folder(building: Path, folder: Path) -> None:
     """Gives a finished folder its name; what had it before goes at once and wholly."""
     old = folder.with_name(folder.name + ".old")

@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 
 from data_pipeline.errors import DataError
+from data_pipeline.format.folder import names_of
 from data_pipeline.prepare.options import PrepareOptions
 from data_pipeline.sources.base import Unit
 from data_pipeline.sources.find import find_units
@@ -74,9 +75,10 @@ def default_unit_bytes(total: int) -> int:
 def _find(options: PrepareOptions) -> list[list[Unit]]:
     """The units of each input; searched twice where the input turns out to be large."""
     wanted = options.unit_bytes or SMALLEST_UNIT
-    found = find_units(options.inputs, options.read, wanted)
+    ours = names_of(options.output)  # they may lie in the folder of the input, and come and go
+    found = find_units(options.inputs, options.read, wanted, ours)
     fitting = options.unit_bytes or default_unit_bytes(sum(unit.size for group in found for unit in group))
-    return found if fitting == wanted else find_units(options.inputs, options.read, fitting)
+    return found if fitting == wanted else find_units(options.inputs, options.read, fitting, ours)
 
 
 def _files(units: Sequence[Unit], owners: Sequence[int]) -> tuple[tuple[int, ...], list[str]]:

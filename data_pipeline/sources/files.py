@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
@@ -42,8 +42,11 @@ def is_pattern(name: str) -> bool:
     return glob.has_magic(name)
 
 
-def match_files(pattern: str, options: ReadOptions) -> list[File]:
-    """The files that a pattern stands for, sorted; `**` goes through folders, hidden files are passed over."""
+def match_files(pattern: str, options: ReadOptions, passed_over: Set[str] = frozenset()) -> list[File]:
+    """The files that a pattern stands for, sorted; `**` goes through folders, hidden files are passed over.
+
+    passed_over: folders as in `find_units`.
+    """
     if is_url(pattern):
         system, inside = connect(pattern)
         folder = re.split(r"[*?[]", inside)[0].rpartition("/")[0]
@@ -53,25 +56,31 @@ def match_files(pattern: str, options: ReadOptions) -> list[File]:
             if info["type"] == "file" and "/." not in path.removeprefix(folder)
         ]
     else:
-        matches = filter(os.path.isfile, glob.glob(pattern, recursive=True))
-        found = [local_file(path) for path in matches]
+        matches = (path for path in glob.glob(pattern, recursive=True) if not _within(path, passed_over))
+        found = [local_file(path) for path in matches if os.path.isfile(path)]
     return sorted(file for file in found if _wanted(os.path.basename(file.path), file.path, options, ("",)))
 
 
-def search_folder(name: str, options: ReadOptions, endings: tuple[str, ...]) -> list[File]:
+def search_folder(
+    name: str, options: ReadOptions, endings: tuple[str, ...], passed_over: Set[str] = frozenset()
+) -> list[File]:
     """Files below a folder, sorted by their path in it: those with known endings unless --include says otherwise.
 
-    Hidden files and folders, and links to folders, are passed over.
+    Hidden files and folders, and links to folders, are passed over; so are the folders in `passed_over`.
     """
-    found = _below_url(name, options) if is_url(name) else _below_path(name, options)
+    found = _below_url(name, options) if is_url(name) else _below_path(name, options, passed_over)
     chosen = (entry for entry in found if _wanted(entry[0].rpartition("/")[2], entry[0], options, endings))
     return [file for _, file in sorted(chosen)]
 
 
-def _below_path(name: str, options: ReadOptions) -> Iterator[tuple[str, File]]:
+def _below_path(name: str, options: ReadOptions, passed_over: Set[str]) -> Iterator[tuple[str, File]]:
     root = Path(name)
     for folder, subfolders, names in os.walk(root, onerror=_not_searched):
-        subfolders[:] = [name for name in subfolders if not _passed_over(name, options)]
+        subfolders[:] = [
+            name
+            for name in subfolders
+            if not (_passed_over(name, options) or _within(os.path.join(folder, name), passed_over))
+        ]
         for file in names:
             path = Path(folder, file)
             if path.is_file():
@@ -89,6 +98,14 @@ def _below_url(name: str, options: ReadOptions) -> Iterator[tuple[str, File]]:
         inside = path.removeprefix(root).strip("/")
         if not any(_passed_over(folder, options) for folder in inside.split("/")[:-1]):
             yield inside, stored_file(system.unstrip_protocol(path), info)
+
+
+def _within(path: str, folders: Set[str]) -> bool:
+    """Whether a path is one of some folders, given by real paths, or lies below one."""
+    if not folders:
+        return False
+    real = Path(os.path.realpath(path))
+    return not folders.isdisjoint(map(str, (real, *real.parents)))
 
 
 def _passed_over(folder: str, options: ReadOptions) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -21,39 +21,42 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?", 
 """What the hub, which is slow to answer that it does not know a name, may know."""
 
 
-def find_units(inputs: Sequence[str], options: ReadOptions, unit_bytes: int) -> list[list[Unit]]:
+def find_units(
+    inputs: Sequence[str], options: ReadOptions, unit_bytes: int, passed_over: Set[str] = frozenset()
+) -> list[list[Unit]]:
     """The units of each input, in an order that does not depend on the machine; those of one file are neighbours.
 
     An input is a file, a folder, a pattern (`crawl/**/*.jsonl.zst`), a URL of any of these that fsspec knows, a folder
-    made by `save_to_disk`, or the name of a Hugging Face data set. Raises DataError for one that gives nothing.
+    made by `save_to_disk`, or the name of a Hugging Face data set. passed_over: real paths of folders whose files no
+    folder or pattern stands for. Raises DataError for one that gives nothing.
     """
-    return [_units(name, options, unit_bytes) for name in inputs]
+    return [_units(name, options, unit_bytes, passed_over) for name in inputs]
 
 
-def _units(name: str, options: ReadOptions, unit_bytes: int) -> list[Unit]:
+def _units(name: str, options: ReadOptions, unit_bytes: int, passed_over: Set[str]) -> list[Unit]:
     if options.streaming:
         return huggingface.streamed_units(name, options)
-    files = None if huggingface.is_saved(Path(name)) else _files(name, options)
+    files = None if huggingface.is_saved(Path(name)) else _files(name, options, passed_over)
     if files is None:
         return huggingface.dataset_units(name, options, unit_bytes)
     return list(_units_of_files(files, options, unit_bytes))
 
 
-def _files(name: str, options: ReadOptions) -> list[File] | None:
+def _files(name: str, options: ReadOptions, passed_over: Set[str]) -> list[File] | None:
     """The files of an input; None for what may be a name on the hub."""
     path = Path(name)
     if path.is_file():
         return [local_file(name)]
     if path.is_dir() or (is_url(name) and not is_pattern(name)):
-        return _folder_or_url(name, options)
+        return _folder_or_url(name, options, passed_over)
     if is_pattern(name):
-        return match_files(name, options) or _nothing(name, options, "matches no files")
+        return match_files(name, options, passed_over) or _nothing(name, options, "matches no files")
     if path.suffix or not _HUB_NAME.fullmatch(name):
         raise DataError("does not exist", name)
     return None
 
 
-def _folder_or_url(name: str, options: ReadOptions) -> list[File]:
+def _folder_or_url(name: str, options: ReadOptions, passed_over: Set[str]) -> list[File]:
     if is_url(name):
         system, inside = connect(name)
         if not system.exists(inside):
@@ -61,7 +64,7 @@ def _folder_or_url(name: str, options: ReadOptions) -> list[File]:
         if system.isfile(inside):
             return [stored_file(name, system.info(inside))]
     endings = tuple(ending for reader in _readers() for ending in reader.ENDINGS)
-    return search_folder(name, options, endings) or _nothing(name, options, "holds no files")
+    return search_folder(name, options, endings, passed_over) or _nothing(name, options, "holds no files")
 
 
 def _nothing(name: str, options: ReadOptions, said: str) -> list[File]:

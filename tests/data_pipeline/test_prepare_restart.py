@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from data_pipeline.errors import DataError
 from data_pipeline.format.folder import Building
+from data_pipeline.format.manifest import read_manifest
 from data_pipeline.prepare import build as steps
 from data_pipeline.prepare import shuffle
 from data_pipeline.prepare.options import PrepareOptions
@@ -162,6 +164,27 @@ def test_an_input_that_was_edited_at_equal_size_is_encoded_anew(tmp_path, option
     said = run(options, tmp_path / "set")
     assert before.st_size == path.stat().st_size and any("begins anew" in line for line in said)
     assert files_of(tmp_path / "set") == files_of(tmp_path / "whole/set")
+
+
+@pytest.mark.parametrize("given", [".", "**/*", "linked"])
+def test_an_output_among_the_inputs_is_not_read(tmp_path, options, monkeypatch, given):
+    texts = tmp_path / "texts"
+    (texts / "sub").mkdir(parents=True)
+    (tmp_path / "linked").symlink_to(texts)
+    monkeypatch.chdir(texts)
+    lines = Path(write_jsonl(texts / "sub/b.jsonl", [f"text {k}" for k in range(40)]))
+    good = lines.read_bytes()
+    lines.write_bytes(good + b"{broken\n")
+    inside = options | {"inputs": (str(tmp_path / given) if given == "linked" else given,), "unit_bytes": 100}
+    with pytest.raises(DataError, match=r"b\.jsonl:41: not valid JSON"):
+        run(inside, Path("sub/tokens"))
+    assert list((texts / "sub/tokens.building/units").glob("*.json"))
+    lines.write_bytes(good + b"\n" * 8)
+    run(inside, Path("sub/tokens"))
+    shutil.copytree("sub/tokens", "sub/tokens.old")
+    run(inside, Path("sub/tokens"), overwrite=True)
+    [source] = read_manifest(texts / "sub/tokens").sources
+    assert sum(source.documents.values()) == 40 and source.input_bytes == lines.stat().st_size
 
 
 def test_whatever_decides_about_ids_makes_other_units(options):

@@ -18,8 +18,13 @@ class DataError(ValueError):
     def __init__(self, message: str, path: str | Path | None = None, line: int | None = None):
         self.path = path
         self.line = line
-        place = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
+        place = "" if path is None else f"{shown(path)}: " if line is None else f"{shown(path)}:{line}: "
         super().__init__(place + message)
+
+
+def shown(path: str | Path) -> str:
+    """A path as text: bytes of a file name that are no UTF-8, which Python holds as surrogates, as `\\xe9`."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def unusable(error: OSError) -> DataError:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -93,7 +94,7 @@ class OnlineBatches:
         """Of what is read, how, and the tokenizer."""
         how = json.dumps([self.tokenizer.eod_id, asdict(self.options)], sort_keys=True)
         keys = [unit.key for unit in self._units]
-        return hashlib.sha256("\n".join([self.tokenizer.digest, how, *keys]).encode()).hexdigest()
+        return hashlib.sha256(os.fsencode("\n".join([self.tokenizer.digest, how, *keys]))).hexdigest()
 
     @property
     def fingerprint(self) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import orjson
 
+from data_pipeline.errors import shown
 from data_pipeline.format.folder import replace_folder
 from data_pipeline.format.manifest import Manifest, Shard, Source, Split, token_dtype, write_manifest, write_origins
 from data_pipeline.prepare.decide import Decision
@@ -38,7 +39,7 @@ def finish(
     if options.on_error == "skip":
         write_errors(errors, plan, records, decision)
     manifest = Manifest(
-        name=options.name or place.output.name,
+        name=shown(options.name or place.output.name),
         dtype=token_dtype(tokenizer.vocab_size).name,
         vocab_size=tokenizer.vocab_size,
         eod_id=tokenizer.eod_id,

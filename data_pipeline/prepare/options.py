@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from data_pipeline.errors import DataError
+from data_pipeline.errors import DataError, shown
 from data_pipeline.format.writer import DEFAULT_SHARD_TOKENS
 from data_pipeline.sources.base import ReadOptions
 from data_pipeline.tokenizer.base import Backend
@@ -79,6 +79,7 @@ class PrepareOptions:
     def settings(self) -> dict[str, object]:
         """What decides about the content, for the manifest; nothing that depends on the machine."""
         read = asdict(self.read)
+        read |= {name: [shown(pattern) for pattern in read[name]] for name in ("include", "exclude")}
         chosen = {"text_field": self.read.text_field, "add_bos": self.add_bos, "on_error": self.on_error}
         chosen |= {name: value for name, value in read.items() if value and name not in chosen}
         if self.train_tokenizer:

@@ -93,7 +93,7 @@ class Place:
         if not self._failed.is_dir():
             return
         try:
-            write_whole(self._failed / title, (str(error) or repr(error)).encode())
+            write_whole(self._failed / title, os.fsencode(str(error) or repr(error)))
         except OSError:
             # On a full disk there may still be room for a name, which says enough.
             with suppress(OSError):
@@ -103,8 +103,8 @@ class Place:
     def check_failures(self) -> None:
         """Raises DataError when another builder has stopped since this one began."""
         for name, _ in sorted(self._failures() - self._old_failures):
-            why = (self._failed / name).read_text() or "it had no room on the disk to say why; see what it printed"
-            raise DataError(f"{name} stopped: {why}")
+            said = os.fsdecode((self._failed / name).read_bytes())
+            raise DataError(f"{name} stopped: {said or 'it had no room on the disk to say why; see what it printed'}")
 
     def free_bytes(self) -> int:
         """Bytes that may be written on this disk."""

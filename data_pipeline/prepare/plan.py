@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
-
-from data_pipeline.errors import DataError
+from data_pipeline.errors import DataError, shown
 from data_pipeline.format.folder import names_of
 from data_pipeline.prepare.options import PrepareOptions
 from data_pipeline.sources.base import Unit
@@ -56,7 +55,7 @@ def make_plan(options: PrepareOptions, tokenizer_digest: str) -> Plan:
     tokenizer_digest: of the tokenizer that was given; empty when one is to be trained.
     """
     found = _find(options)
-    names = tuple(Path(name).name or name for name in options.inputs)
+    names = tuple(shown(Path(name).name or name) for name in options.inputs)
     units = tuple(unit for group in found for unit in group)
     owners = tuple(owner for owner, group in enumerate(found) for _ in group)
     first_files, origins = _files(units, owners)
@@ -90,7 +89,7 @@ def _files(units: Sequence[Unit], owners: Sequence[int]) -> tuple[tuple[int, ...
         this = None if unit.files else (owner, unit.file)
         if this is None or this != previous:
             first_files.append(len(origins))
-            origins += unit.files or (unit.file,)
+            origins += map(shown, unit.files or (unit.file,))
         else:
             first_files.append(len(origins) - 1)
         previous = this
@@ -100,4 +99,4 @@ def _files(units: Sequence[Unit], owners: Sequence[int]) -> tuple[tuple[int, ...
 
 
 def _digest(value: object) -> str:
-    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -17,6 +17,8 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.errors import shown
+
 BLOCK_BYTES = 8 << 20
 """Input that is handed on at a time: enough for the fast tokenizers, little beside the memory of a process."""
 
@@ -118,7 +120,7 @@ def place(unit: Unit, first: int, record: int) -> tuple[str, int | None]:
 
     first: the records of the units before it in the same file.
     """
-    return (unit.files[record], None) if unit.files else (unit.file, first + record + 1)
+    return (shown(unit.files[record]), None) if unit.files else (shown(unit.file), first + record + 1)
 
 
 def filtered(texts: Texts, options: ReadOptions) -> Texts:

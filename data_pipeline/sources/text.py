@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -60,7 +61,7 @@ class TextUnit:
     def key(self) -> str:
         """The first file, and a digest of all names and sizes."""
         names = "\0".join(f"{part.path}\0{part.size}" for part in self.parts)
-        return f"text {self.file} {xxhash.xxh3_128_hexdigest(names.encode())}"
+        return f"text {self.file} {xxhash.xxh3_128_hexdigest(os.fsencode(names))}"
 
     @property
     def version(self) -> str:

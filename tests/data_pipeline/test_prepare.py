@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -19,6 +20,7 @@ from data_pipeline.format.dataset import open_dataset
 from data_pipeline.format.verify import verify
 from data_pipeline.prepare.build import PrepareOptions, prepare
 from data_pipeline.prepare.progress import PrepareProgress
+from data_pipeline.sources.base import ReadOptions
 from data_pipeline.tokenizer.base import load_tokenizer
 from tests.data_pipeline.kit import (
     EOD,
@@ -26,6 +28,7 @@ from tests.data_pipeline.kit import (
     byte_tokenizer,
     files_of,
     texts_in,
+    texts_of,
     word_tokenizer,
     write_jsonl,
 )
@@ -219,6 +222,31 @@ def test_a_wrong_request_is_refused_before_work(tmp_path, byte, changes, said):
     with pytest.raises(DataError, match=said):
         build(path, output=tmp_path / "out/set", **{"tokenizer": byte, **changes})
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_names_of_files_need_not_be_utf8(tmp_path, byte, processes):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    for name, data in ((b"\xff.txt", b"one"), (b"\xfe.jsonl", b'{"text": "two"}\n{}\n'), (b"\xfd.txt", b"\xff")):
+        (folder / os.fsdecode(name)).write_bytes(data)
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["three"]}), tmp_path / "c.parquet")
+    (tmp_path / "c.parquet").rename(folder / os.fsdecode(b"\xfc.parquet"))
+    output = tmp_path / os.fsdecode(b"s\xe9t")
+    manifest = build(
+        str(folder), output=output, tokenizer=byte, on_error="skip", processes=processes,
+        read=ReadOptions(exclude=(os.fsdecode(b"\xfb*"),)),
+    )  # fmt: skip
+    assert (manifest.name, manifest.sources[0].name) == ("s\\xe9t", "caf\\xe9")
+    assert manifest.settings["exclude"] == ["\\xfb*"]
+    dataset = open_dataset(output, "train")
+    assert sorted(texts_of(dataset)) == [b"one", b"three", b"two"]
+    origins = {Path(dataset.origin(index)[0]).name for index in range(3)}
+    assert origins == {"\\xff.txt", "\\xfe.jsonl", "\\xfc.parquet"}
+    errors = [json.loads(line) for line in (output / "errors.jsonl").read_text().splitlines()]
+    assert {Path(error["file"]).name for error in errors} == {"\\xfe.jsonl", "\\xfd.txt"}
+    with pytest.raises(DataError, match=r"caf\\xe9/\\xf[de]\.\w+(:2)?: (not valid UTF-8|no field)"):
+        build(str(folder), output=tmp_path / "other", tokenizer=byte, processes=processes)
 
 
 def is_running(pid: str) -> bool:

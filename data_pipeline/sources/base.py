@@ -171,7 +171,7 @@ def reason_of(error: Exception, damage: str) -> str:
     return damage if getattr(error, "errno", None) is None else UNREADABLE
 
 
-def damaged(record: int, reason: str, error: Exception, size: int) -> Texts:
-    """What stands for the rest of a unit that cannot be read on."""
+def damaged(record: int, reason: str, error: Exception, size: int, records: int = 1) -> Texts:
+    """What stands for the rest of a unit that cannot be read on, or for so many records of it, from `record` on."""
     detail = getattr(error, "strerror", None) or str(error)
-    return Texts([], np.empty(0, np.int64), [Fault(record, reason, detail)], {}, size)
+    return Texts([], np.empty(0, np.int64), [Fault(record + k, reason, detail) for k in range(records)], {}, size)

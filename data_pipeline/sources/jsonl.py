@@ -6,7 +6,9 @@ cut into ranges of bytes, and a line belongs to the range in which it begins; a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gzip
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, BinaryIO
@@ -38,8 +40,11 @@ ENDINGS = (*_PLAIN, *(plain + packed for plain in _PLAIN for packed in _COMPRESS
 
 _SURROGATE = "half a surrogate pair, which is no character"
 NOT_JSON = "not valid JSON"
-_DAMAGED = "the compressed file is damaged"
+_DAMAGED = "the compressed file is damaged: this line and everything after it are lost"
+_DAMAGE = (OSError, EOFError, zlib.error)
 _MISSING = object()
+_PIECE_BYTES = 1 << 14
+"""Unpacked at a time: what a damage may take with it of the text before it."""
 _TAIL_BYTES = 1 << 16
 """Read at a time to find the first line of a range, and behind its end the end of the last one."""
 
@@ -76,7 +81,7 @@ class JsonlUnit:
                     size = min(max(raw.tell() - self.start, told), self.size) - told
                     told += size
                     yield self._texts(data, size)
-        except (OSError, EOFError) as error:
+        except _DAMAGE as error:
             reason = reason_of(error, _DAMAGED) if codec_of(self.file) else UNREADABLE
             yield damaged(self.records, reason, error, self.size - told)
             return
@@ -88,9 +93,11 @@ class JsonlUnit:
         codec = codec_of(self.file)
         if codec is None:
             return _lines_of_range(raw, self.start, self.stop)
+        if codec == "gzip":  # the standard library's allows zeros at the end, as gzip does
+            return _cut_at_line_ends(_Unpacked(gzip.GzipFile(fileobj=raw).read1))
         import pyarrow
 
-        return _cut_at_line_ends(pyarrow.CompressedInputStream(raw, codec))
+        return _cut_at_line_ends(_Unpacked(pyarrow.CompressedInputStream(raw, codec).read))
 
     def _texts(self, data: bytes, size: int) -> Texts:
         """The texts of whole lines."""
@@ -111,6 +118,30 @@ class JsonlUnit:
             numbers = first + np.asarray(full, np.int64)
             result = sort_out([lines[i] for i in full], numbers, partial(_text, name=name), size)
         return filtered(result, self.options)
+
+
+class _Unpacked:
+    """A compressed stream that gives all that lies before a damage, and raises only then."""
+
+    def __init__(self, read: Callable[[int], bytes]):
+        self._read = read
+        self._error: Exception | None = None
+
+    def read(self, size: int) -> bytes:
+        """So many bytes, fewer before the end or a damage. Raises what the damage has raised."""
+        pieces: list[bytes] = []
+        while size > 0 and self._error is None:
+            try:
+                pieces.append(self._read(min(size, _PIECE_BYTES)))
+            except _DAMAGE as error:
+                self._error = error
+                break
+            if not pieces[-1]:
+                break
+            size -= len(pieces[-1])
+        if self._error and not pieces:
+            raise self._error
+        return b"".join(pieces)
 
 
 def units(files: list[File], options: ReadOptions, unit_bytes: int) -> Iterator[Unit]:

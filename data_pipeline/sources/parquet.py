@@ -50,11 +50,14 @@ class ParquetUnit:
                 steps = find_column(file.schema_arrow, self.options.text_field, self.file)
                 groups = range(self.start, file.num_row_groups if self.stop is None else self.stop)
                 rows, per_batch = _extent(file.metadata, groups, ".".join(steps))
-                for batch in file.iter_batches(per_batch, row_groups=groups, columns=[".".join(steps)]):
+                for found, count in _batches(file, groups, ".".join(steps), per_batch):
                     # Shares of the size by rows, such that they add up to it.
-                    size = self.size * (self.records + batch.num_rows) // max(rows, 1) - done
-                    yield column_texts(batch, steps, self.records, size, self.options)
-                    self.records, done = self.records + batch.num_rows, done + size
+                    size = self.size * (self.records + count) // max(rows, 1) - done
+                    if isinstance(found, Exception):
+                        yield damaged(self.records, reason_of(found, _DAMAGED), found, size, count)
+                    else:
+                        yield column_texts(found, steps, self.records, size, self.options)
+                    self.records, done = self.records + count, done + size
         except (pyarrow.ArrowException, OSError) as error:
             yield damaged(self.records, reason_of(error, _DAMAGED), error, self.size - done)
 
@@ -90,6 +93,20 @@ def _edges(file: File, unit_bytes: int) -> list[tuple[int, int]]:
         if end - edges[-1][1] >= unit_bytes or number == len(ends):
             edges.append((number, int(end)))
     return [*edges[:-1], (len(ends), file.size)]
+
+
+def _batches(file: Any, groups: range, column: str, most: int) -> Iterator[tuple[Any, int]]:
+    """Batches and their numbers of rows; for what is damaged of a row group the error, and how many rows are lost."""
+    import pyarrow
+
+    for group in groups:
+        left = file.metadata.row_group(group).num_rows
+        try:
+            for batch in file.iter_batches(most, row_groups=[group], columns=[column]):
+                left -= batch.num_rows
+                yield batch, batch.num_rows
+        except (pyarrow.ArrowException, OSError) as error:
+            yield error, left
 
 
 def _extent(metadata: Any, groups: range, column: str) -> tuple[int, int]:

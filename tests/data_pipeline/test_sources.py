@@ -138,6 +138,29 @@ def test_a_cut_compressed_file_is_named(tmp_path, ending, monkeypatch):
     assert records and [record.text for record in records] == (TEXTS * 100)[: len(records)]
 
 
+@pytest.mark.parametrize(("ending", "lost"), [("gz", 200), ("zst", 150_000)])
+def test_what_lies_before_a_damage_is_read(tmp_path, ending, lost):
+    """In one block; of Zstandard the block of 128 KiB that is cut cannot be unpacked."""
+    words = [np.random.default_rng(seed).bytes(50).hex() for seed in range(10_000)]
+    pack = gzip.compress if ending == "gz" else zstandard.compress
+    path = tmp_path / f"a.jsonl.{ending}"
+    path.write_bytes(pack(Path(write_jsonl(tmp_path / "plain", words)).read_bytes())[:-9])
+    *records, last = read(path)
+    assert [record.text for record in records] == words[: len(records)]
+    assert last.place == f"{path}:{len(records) + 1}" and "this line and everything after it are lost" in last.fault
+    assert len(words) * 113 - len(records) * 113 <= lost
+
+
+def test_zeros_behind_gzip_are_no_damage_and_wrong_bytes_in_it_are(tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    good = gzip.compress(Path(write_jsonl(tmp_path / "plain", TEXTS * 20)).read_bytes())
+    path.write_bytes(good + b"\0" * 100)
+    assert texts(path) == TEXTS * 20
+    for wrong in range(len(good) // 2, len(good), 97):
+        path.write_bytes(good[:wrong] + bytes([good[wrong] ^ 255]) + good[wrong + 1 :])
+        assert "the compressed file is damaged" in read(path)[-1].fault
+
+
 def write_parquet(path: Path, column: pyarrow.Array, **options) -> Path:
     table = pyarrow.table({"id": range(len(column)), "text": column})
     pyarrow.parquet.write_table(table, path, row_group_size=7, **options)
@@ -169,6 +192,20 @@ def test_bad_rows_of_parquet_are_named(tmp_path):
     path.write_bytes(data[:-100])
     [record] = read(path)
     assert "the Parquet file is damaged" in record.fault
+
+
+@pytest.mark.parametrize("size", [300, 2000, 1 << 26])
+def test_a_damaged_row_group_costs_its_own_rows(tmp_path, size):
+    """Whatever the units, and rows behind it keep their numbers."""
+    path = write_parquet(tmp_path / "a.parquet", pyarrow.array(TEXTS), compression="zstd", use_dictionary=False)
+    start = pyarrow.parquet.ParquetFile(path).metadata.row_group(3).column(1).data_page_offset
+    data = path.read_bytes()
+    path.write_bytes(data[:start] + b"\xff" * 30 + data[start + 30 :])
+    found = read(path, size)
+    assert [record.place for record in found] == [f"{path}:{row}" for row in range(1, 51)]
+    assert [number for number, record in enumerate(found) if record.fault] == list(range(21, 28))
+    assert {record.fault for record in found} == {"", "the Parquet file is damaged"}
+    assert [record.text for record in found if not record.fault] == TEXTS[:21] + TEXTS[28:]
 
 
 def test_a_saved_hugging_face_data_set(tmp_path):

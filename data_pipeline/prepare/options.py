@@ -8,6 +8,7 @@ from typing import Literal
 from data_pipeline.errors import DataError, shown
 from data_pipeline.format.writer import DEFAULT_SHARD_TOKENS
 from data_pipeline.sources.base import ReadOptions
+from data_pipeline.sources.find import without_effect
 from data_pipeline.tokenizer.base import Backend
 
 DEFAULT_SAMPLE_BYTES = 10_000_000
@@ -51,6 +52,14 @@ class PrepareOptions:
             problems.append("--add-bos and --eod-token have no effect on a tokenizer trained here; remove them")
         if not 0 <= self.validation_fraction < 1:
             problems.append(f"--validation-fraction {self.validation_fraction} is not in [0, 1)")
+        if self.tokenizer and self.tokenizer_sample_bytes != DEFAULT_SAMPLE_BYTES:
+            problems.append("--tokenizer-sample-bytes has an effect with --train-tokenizer only; remove it")
+        low, high = self.read.min_characters, self.read.max_characters
+        if low < 0:
+            problems.append(f"--min-characters {low} is not at least 0")
+        if high is not None and high < max(low, 1):
+            problems.append(f"--max-characters {high} is not at least {max(low, 1)}: no document is left")
+        problems += without_effect(self.inputs, self.read)
         for name in ("processes", "shard_tokens", "tokenizer_sample_bytes", "unit_bytes"):
             value = getattr(self, name)
             if value is not None and value < 1:

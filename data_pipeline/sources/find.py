@@ -33,6 +33,30 @@ def find_units(
     return [_units(name, options, unit_bytes, passed_over) for name in inputs]
 
 
+def without_effect(inputs: Sequence[str], options: ReadOptions) -> list[str]:
+    """What is wrong with options that no input asks for: a sentence for each."""
+    kinds = {"hub" if options.streaming else _kind(name) for name in inputs}
+    problems = []
+    if options.split and not kinds & {"saved", "hub"}:
+        problems.append(f"--split {options.split} has no effect: no input is a Hugging Face data set; remove it")
+    if options.config and "hub" not in kinds:
+        problems.append(f"--config {options.config} has no effect: no input is a data set of the hub; remove it")
+    for name, patterns in (("include", options.include), ("exclude", options.exclude)):
+        if patterns and "files" not in kinds:
+            problems.append(f"--{name} has no effect: no input is a folder that is there, or a pattern; remove it")
+    return problems
+
+
+def _kind(name: str) -> str:
+    """file; files, which may be several; saved or hub: a data set. Nothing of a store is asked for it."""
+    path = Path(name)
+    if path.is_file():
+        return "file"
+    if huggingface.is_saved(path):
+        return "saved"
+    return "files" if path.is_dir() or is_url(name) or is_pattern(name) else "hub"
+
+
 def _units(name: str, options: ReadOptions, unit_bytes: int, passed_over: Set[str]) -> list[Unit]:
     if options.streaming:
         return huggingface.streamed_units(name, options)

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     from data_pipeline.sources.base import ReadOptions
 
     ranks, processes = _ranks(arguments.part)
-    values = vars(arguments) | {"processes": arguments.processes or processes}
+    values = vars(arguments) | {"processes": processes if arguments.processes is None else arguments.processes}
     read = {name: values[name] for name in _READ}
     names = PrepareOptions.__dataclass_fields__.keys() & values.keys() - {"inputs"}
     options = PrepareOptions(

@@ -32,6 +32,11 @@ def test_paths_that_cannot_be_used_are_named(request_line, capsys, tmp_path):
         assert "cannot be used: Not a directory\n" in capsys.readouterr().err
 
 
+def test_no_processes_are_not_all_cores(request_line, capsys):
+    assert main([*request_line[:-1], "0"]) == 2
+    assert "--processes 0 is not at least 1" in capsys.readouterr().err
+
+
 def test_prepare_prints_a_summary(request_line, capsys, tmp_path):
     assert main([*request_line, "--validation-fraction", "0.2", "--name", "small"]) == 0
     out = capsys.readouterr().out

@@ -177,7 +177,7 @@ def test_other_data_change_the_fingerprint_and_a_state_of_them_gives_no_place(tm
 def test_how_it_is_read_changes_the_fingerprint(tmp_path, texts):
     """The text of another field is other data, and so are documents that end otherwise."""
     source, both = write_jsonl(tmp_path / "a.jsonl", texts), byte_tokenizer(tmp_path / "both", ["</s>", "<pad>"])
-    read = [{}, {"text_field": "title"}, {"min_characters": 9}, {"max_characters": 9}, {"split": "test"}]
+    read = [{}, {"text_field": "title"}, {"min_characters": 9}, {"max_characters": 9}]
     found = [opened(source, both, options=ReadOptions(**one)).fingerprint for one in read]
     assert found[0] == opened(source, both).fingerprint
     write_settings(both, "<pad>")

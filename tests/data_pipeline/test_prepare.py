@@ -214,6 +214,13 @@ def test_several_inputs_are_counted_apart(tmp_path, byte):
         ({"vocab_size": 300}, "--train-tokenizer and --vocab-size go together"),
         ({"validation_fraction": 1.5}, r"--validation-fraction 1.5 is not in \[0, 1\)"),
         ({"processes": 0}, "--processes 0 is not at least 1"),
+        ({"tokenizer_sample_bytes": 9}, "--tokenizer-sample-bytes has an effect with --train-tokenizer only"),
+        ({"read": ReadOptions(min_characters=-5)}, "--min-characters -5 is not at least 0"),
+        ({"read": ReadOptions(max_characters=0)}, "--max-characters 0 is not at least 1"),
+        ({"read": ReadOptions(min_characters=100, max_characters=5)}, "--max-characters 5 is not at least 100"),
+        ({"read": ReadOptions(split="a", config="b")}, "--split a has no effect: .*\n--config b has no effect: "),
+        ({"read": ReadOptions(include=("*.py",))}, "--include has no effect: no input is a folder that is there"),
+        ({"read": ReadOptions(exclude=("*.py",))}, "--exclude has no effect: no input is a folder that is there"),
         ({"add_bos": True}, "has no beginning-of-sequence token"),
     ],
 )

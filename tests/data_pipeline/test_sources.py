@@ -18,7 +18,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.sources import jsonl, parquet
 from data_pipeline.sources import text as text_files
 from data_pipeline.sources.base import NOT_TEXT, NOT_UTF8, UNREADABLE, Fault, ReadOptions, Unit, place
-from data_pipeline.sources.find import find_units
+from data_pipeline.sources.find import find_units, without_effect
 from tests.data_pipeline.kit import write_jsonl
 
 TEXTS = [f"document {k}\n" + "text " * k for k in range(50)]
@@ -255,6 +255,25 @@ def tree(tmp_path) -> Path:
 )
 def test_folders_are_searched_in_one_order(tree, options, expected):
     assert texts(tree, **options) == expected.split()
+
+
+def test_options_have_an_effect_where_one_input_asks_for_them(tree, tmp_path):
+    import datasets
+
+    datasets.DatasetDict({"a": datasets.Dataset.from_dict({"text": ["x"]})}).save_to_disk(str(tmp_path / "saved"))
+    file, saved, hub = str(tree / "a.py"), str(tmp_path / "saved"), "someone/something"
+    split, config, include = ReadOptions(split="a"), ReadOptions(config="b"), ReadOptions(include=("*",))
+    for options, inputs in [
+        (split, [file, str(tree), f"{tree}/*", "memory://bucket"]),
+        (config, [file, str(tree), f"{tree}/*", "memory://bucket", saved]),
+        (include, [file, saved, hub]),
+    ]:
+        assert len(without_effect(inputs, options)) == 1
+    for options, name in [(split, saved), (split, hub), (config, hub)]:
+        assert not without_effect([file, name], options)
+    for name in (str(tree), f"{tree}/*", "memory://bucket"):
+        assert not without_effect([file, name], include)
+    assert not without_effect([hub], ReadOptions(split="a", config="b", streaming=True))
 
 
 def test_a_text_file_that_is_not_utf8_is_named_with_its_line(tree):

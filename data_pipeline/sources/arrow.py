@@ -10,6 +10,9 @@ import numpy as np
 from data_pipeline.errors import DataError
 from data_pipeline.sources.base import NOT_TEXT, NOT_UTF8, Faulty, ReadOptions, Texts, filtered, sort_out
 
+_TEXT = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
+"""Kinds of values that are taken for text, by their names in pyarrow.types."""
+
 
 def find_column(schema: Any, name: str, place: str) -> list[str]:
     """The names that lead to a text column: one, or a path into nested ones. Raises DataError."""
@@ -18,7 +21,8 @@ def find_column(schema: Any, name: str, place: str) -> list[str]:
     steps, kind = _steps(schema, name)
     if not steps:
         raise DataError(f"has no column {name!r}; --text-field takes one of {schema.names}", place)
-    if not any(test(kind) for test in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)):
+    values = kind.value_type if types.is_dictionary(kind) else kind
+    if not any(getattr(types, f"is_{name}")(values) for name in _TEXT):
         raise DataError(f"column {name!r} holds {kind}, not text; see --text-field", place)
     return steps
 
@@ -31,6 +35,7 @@ def column_texts(table: Any, steps: Sequence[str], first: int, size: int, option
     column = table.column(steps[0])
     if len(steps) > 1:
         column = pyarrow.compute.struct_field(column, steps[1:])
+    column = _plain(column)
     try:
         # Casting bytes, and validating what says that it is text, check the UTF-8.
         text = column.cast(pyarrow.large_string())
@@ -42,6 +47,13 @@ def column_texts(table: Any, steps: Sequence[str], first: int, size: int, option
         return filtered(Texts(values, np.arange(first, first + len(values)), [], {}, size), options)
     raw = column.cast(pyarrow.large_binary()).to_pylist()
     return filtered(sort_out(raw, range(first, first + len(raw)), _decoded, size), options)
+
+
+def _plain(column: Any) -> Any:
+    """A column of values where it has numbers into a dictionary; nothing is checked."""
+    import pyarrow.types as types
+
+    return column.cast(column.type.value_type) if types.is_dictionary(column.type) else column
 
 
 def _steps(fields: Any, name: str) -> tuple[list[str], Any]:

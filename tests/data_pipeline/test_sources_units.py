@@ -321,6 +321,30 @@ def test_the_arrow_and_the_json_reader_agree_on_random_texts(tmp_path):
     assert texts(tmp_path / "a.parquet") == texts(write_jsonl(tmp_path / "a.jsonl", values)) == values
 
 
+KINDS = [pyarrow.string_view(), pyarrow.binary_view()]
+KINDS += [pyarrow.dictionary(pyarrow.int32(), kind) for kind in (pyarrow.string(), pyarrow.large_string())]
+KINDS += [pyarrow.dictionary(pyarrow.int8(), pyarrow.binary())]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_text_is_read_however_arrow_holds_it(tmp_path, kind):
+    """Dictionaries, as pandas writes categories, and views; with rows that are no text."""
+    values = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    some: list[bytes | None] = [b"twice", b"caf\xc3\xa9", None, b"twice"]
+    if "binary" in str(kind):
+        some.append(b"\xff")
+    column = pyarrow.array(some, pyarrow.binary()).cast(values)
+    column = column.dictionary_encode().cast(kind) if values != kind else column
+    table = pyarrow.table({"text": column, "in": pyarrow.StructArray.from_arrays([column], ["deep"])})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    expected = [("twice", ""), ("café", ""), ("", NOT_TEXT), ("twice", ""), ("", NOT_UTF8)][: len(some)]
+    for name in ("text", "in.deep"):
+        assert [(found.text, found.fault) for found in read(tmp_path / "a.parquet", text_field=name)] == expected
+    numbers = pyarrow.array([1, 1]).dictionary_encode()
+    with pytest.raises(DataError, match=r"column 'text' holds dictionary<values=int64.*, not text"):
+        arrow.find_column(pyarrow.table({"text": numbers}).schema, "text", "a.parquet")
+
+
 def test_chunks_of_a_column_are_one(tmp_path):
     column = pyarrow.chunked_array([["a", "b"], ["c"]])
     found = arrow.column_texts(pyarrow.table({"text": column}), ["text"], 5, 9, base.ReadOptions())

@@ -331,7 +331,7 @@ class Trainer:
     def _record(self) -> Recorder:
         step, _, tokens = self.position
         opened = open_writers(self.run, self.folder, step, tokens, self.report.warn)
-        return Recorder(self.folder.metrics, step, opened)
+        return Recorder(self.folder.metrics, step, opened, self.report.warn)
 
     def _source_losses(self, result: StepResult) -> dict[str, float]:
         found = zip(sorted(self.run.data.sources), result.by_source, strict=False)

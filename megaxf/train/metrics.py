@@ -11,9 +11,10 @@ not finite is null. When a run goes on from a checkpoint, what was recorded beyo
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -87,15 +88,18 @@ TAGS_OF_MANY = {"source_losses": "train/loss", "times": "time"}
 GUARD = "guard"
 """Kind of the records of what guards have found."""
 
+Warn = Callable[[str], None]
+aloud = logging.getLogger(__name__).warning
+
 _TAIL = 1 << 16
-"""Bytes that hold at least one whole record."""
+"""Bytes at the end of the file that are looked at first: they hold a usual record."""
 
 
 class Recorder:
     """Writes records of rank 0 as they come, going on from a step (0: a new run)."""
 
-    def __init__(self, file: Path, step: int, writers: Sequence[Writer] = ()) -> None:
-        truncate(file, step)
+    def __init__(self, file: Path, step: int, writers: Sequence[Writer] = (), warn: Warn = aloud) -> None:
+        truncate(file, step, warn)
         self._file: TextIO = file.open("a", encoding="utf-8")
         self._writers = writers
 
@@ -143,36 +147,60 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def read_records(file: Path) -> Iterator[dict[str, Any]]:
-    """The records of a metrics.jsonl; a last line that a crash has cut is passed over."""
+def read_records(file: Path, warn: Warn = aloud) -> Iterator[dict[str, Any]]:
+    """The records of a metrics.jsonl; a last line that a crash has cut is passed over.
+
+    So is any other line that is no record, and `warn` is told of it.
+    """
     if not file.exists():
         return
-    with open(file, encoding="utf-8") as lines:
-        for line in lines:
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
-                return
+    with open(file, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            record = _record(line)
+            if record is not None:
+                yield record
+            elif line.endswith(b"\n"):
+                warn(f"{file}:{number} is damaged and passed over: it is no record; restore the file to have it again")
 
 
 def last_step(file: Path) -> int | None:
     """The step of the last record that is whole; None where there is none. Reads the end of the file only."""
     if not file.exists():
         return None
+    begin, window = file.stat().st_size, _TAIL
     with open(file, "rb") as lines:
-        lines.seek(max(0, file.stat().st_size - _TAIL))
-        whole = lines.read().split(b"\n")[:-1]
-    return int(json.loads(whole[-1])["step"]) if whole else None
+        while begin:
+            begin = max(0, file.stat().st_size - window)
+            lines.seek(begin)
+            # Behind the last line's end is nothing, or a torn line; before the first is a part of one, but at the
+            # file's beginning.
+            whole = lines.read().split(b"\n")[bool(begin) : -1]
+            found = next(filter(None, map(_record, reversed(whole))), None)
+            if found:
+                return int(found["step"])
+            window *= 2
+    return None
 
 
-def truncate(file: Path, step: int) -> None:
-    """Drop the records beyond `step`; at step 0, where the run starts anew, all of them.
+def _record(line: bytes) -> dict[str, Any] | None:
+    """What a line holds; None where that is no record, as after a crash of the machine."""
+    try:
+        found = json.loads(line.decode())
+    except ValueError:
+        return None
+    known = isinstance(found, dict) and isinstance(found.get("kind"), str) and isinstance(found.get("step"), int)
+    return found if known else None
+
+
+def truncate(file: Path, step: int, warn: Warn = aloud) -> None:
+    """Drop the records beyond `step`; at step 0, where the run starts anew, all of them; and lines that are damaged.
 
     What guards have found stays, at `step`: it tells why the run went back. `at_step` still says where it was.
     """
     if not file.exists():
         return
-    found = [one if one["kind"] != GUARD else one | {"step": min(one["step"], step)} for one in read_records(file)]
+    there = read_records(file, warn)
+    found = [one if one["kind"] != GUARD else one | {"step": min(one["step"], step)} for one in there]
     kept = [one for one in found if one["kind"] == GUARD or (step and one["step"] <= step)]
     temporary = file.with_suffix(".part")
     with open(temporary, "w", encoding="utf-8") as lines:

@@ -11,7 +11,7 @@ from megaxf.parallel.mesh import build_mesh
 from megaxf.plan.conventions import mfu
 from megaxf.train.breakdown import OTHER, PARTS
 from megaxf.train.evaluate import Evaluation
-from megaxf.train.metrics import Recorder, TrainRecord, read_records, truncate
+from megaxf.train.metrics import Recorder, TrainRecord, last_step, read_records, truncate
 from megaxf.train.plots import curves, plot_loss, smooth
 from megaxf.train.throughput import (
     find_peak,
@@ -90,6 +90,38 @@ def test_truncation(tmp_path):
     assert [found["step"] for found in read_records(file)] == [0, 1, 2, 3, 3]
     truncate(file, 0)
     assert file.read_text() == ""
+
+
+def line(step, **more):
+    return json.dumps({"kind": "train", "step": step, **more}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("size", [10, 65_450, 200_000])
+def test_the_last_record_may_be_of_any_size(tmp_path, size):
+    """As that of a guard is, which names the documents of a large batch."""
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(line(1) + line(2, documents="d" * size) + b'{"kind": "tra')
+    assert last_step(file) == 2
+    file.write_bytes(line(3, documents="d" * size))
+    assert last_step(file) == 3
+
+
+@pytest.mark.parametrize(
+    "damage", [b"\n", b"\0" * 40 + b"\n", b"\xff\xfe{}\n", b"5\n", b'{"step": 9}\n', b'{"kind": "tr\n']
+)
+def test_a_damaged_line_costs_no_other(tmp_path, damage):
+    file, said = tmp_path / "metrics.jsonl", []
+    file.write_bytes(line(1) + damage + line(2) + line(3) + damage + b'{"kind": "train", "step": \xc3')
+    assert last_step(file) == 3
+    assert [found["step"] for found in read_records(file, said.append)] == [1, 2, 3]
+    passed_over = "is damaged and passed over: it is no record; restore the file to have it again"
+    assert said == [f"{file}:{number} {passed_over}" for number in (2, 5)]
+    truncate(file, 2, said.append)
+    assert file.read_bytes() == line(1) + line(2)
+    file.write_bytes(damage * 3)
+    assert last_step(file) is None
+    file.write_bytes(b"\0" * 70_000)
+    assert last_step(file) is None
 
 
 def scalars(folder, tag):

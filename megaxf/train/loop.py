@@ -99,7 +99,7 @@ def train(
     beat(standing.step, "load")
     position = load(folder, engine, mesh, batches, report, numbers, allow_missing, initial)
     environment = describe(mesh, device, launcher, position.step)
-    guards.agreed(mesh, lambda: folder.write_start(run, environment) if mesh.rank == 0 else None)
+    guards.agreed(mesh, lambda: folder.write_start(run, environment, report.warn) if mesh.rank == 0 else None)
     if mesh.rank == 0:
         report.page(page(resolve(run, mesh.world_size, initial)))
     for sentence in [*standing.sentences, *batches.limits()]:

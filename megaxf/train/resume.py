@@ -45,9 +45,10 @@ def compare(run: Run, saved: bytes, origin: str, step: int, other_model: bool = 
     """Sentences about what differs from the configuration `saved`, of `origin`, for a run that goes on after `step`.
 
     Sections that are not in the file are not compared: weights that were imported have a model and no past.
-    Raises ConfigError where the model is another one, unless `other_model` is allowed: then it is said, too.
+    Raises ConfigError where `saved` is damaged, or the model is another one; where `other_model` is allowed, that is
+    said, too.
     """
-    old = parse_yaml(saved.decode(), origin)
+    old = _settings(saved, origin)
     new = {section: value for section, value in run.model_dump(mode="json").items() if section in old}
     changed = {key: values for key, *values in differences(old, new)}
     model = [f"{key}: {was} -> {now}" for key, (was, now) in changed.items() if key.startswith("model.")]
@@ -64,6 +65,16 @@ def compare(run: Run, saved: bytes, origin: str, step: int, other_model: bool = 
     if any(key.startswith(HORIZON) for key in spoken):
         sentences.append(_rates(old, run, step + 1))
     return sentences
+
+
+def _settings(saved: bytes, origin: str) -> Settings:
+    try:
+        found = parse_yaml(saved.decode(), origin)
+    except UnicodeDecodeError:
+        found = None
+    if not isinstance(found, Mapping):
+        raise ConfigError(origin, ["is damaged: it holds no settings; restore it, or use another run_folder"])
+    return found
 
 
 def _consequence(key: str) -> str:

@@ -15,6 +15,7 @@ loss.png           drawn when the run ends or stops
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,22 @@ class RunFolder:
                 f"holds {shown} and no config.yaml, so it is not the folder of a run; name another or an empty one"
             )
 
-    def write_start(self, run: Run, environment: dict[str, Any]) -> None:
+    def starts(self, warn: Callable[[str], None]) -> list[dict[str, Any]]:
+        """The environments of all starts, oldest first; none where the file is damaged, and `warn` is told."""
+        if not self.environment.exists():
+            return []
+        try:
+            found = json.loads(self.environment.read_bytes().decode())
+        except ValueError:
+            found = None
+        if isinstance(found, list):
+            return found
+        warn(
+            f"{self.environment} is damaged, so it no longer tells of the starts before; the next start begins it anew"
+        )
+        return []
+
+    def write_start(self, run: Run, environment: dict[str, Any], warn: Callable[[str], None]) -> None:
         """Create the folder where need be, write the configuration and the environment of this start, and try
         whether checkpoints can be written: a run of weeks ends with one.
 
@@ -77,8 +93,8 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             write_whole(self.config, to_yaml(run).encode())
-            starts = json.loads(self.environment.read_text()) if self.environment.exists() else []
-            write_whole(self.environment, f"{json.dumps([*starts, environment], indent=1)}\n".encode())
+            starts = [*self.starts(warn), environment]
+            write_whole(self.environment, f"{json.dumps(starts, indent=1)}\n".encode())
         except OSError as error:
             raise self._fault(f"cannot be written: {error}") from None
         try:

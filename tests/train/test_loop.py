@@ -246,6 +246,32 @@ def test_a_start_that_is_killed_at_the_folders_files_is_followed_by_another(make
     assert [one["from_step"] for one in starts] == ([0] if new else [0, 2])
 
 
+@pytest.mark.parametrize("damage", [b"", b"\0" * 30, b"\xff[", b"{}"])
+def test_damaged_records_of_the_starts_before_end_no_start(make, damage):
+    """As a crash of the machine leaves small files."""
+    run = make(train={"steps": 3})
+    folder = Path(run.run_folder)
+    start(run, stop_after=1)
+    for name in ("environment.json", "metrics.jsonl"):
+        (folder / name).write_bytes(
+            (damage if name.endswith(".json") else (folder / name).read_bytes() + damage) + b"\n"
+        )
+    outcome, said = start(run)
+    assert outcome == Outcome.DONE and column(run, "step") == [1, 2, 3]
+    assert [one["from_step"] for one in json.loads((folder / "environment.json").read_text())] == [1]
+    assert sum("environment.json is damaged, so it no longer tells" in one for one in said) == 1
+    assert sum("metrics.jsonl:3 is damaged and passed over" in one for one in said) == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff", b"5"])
+def test_a_damaged_configuration_of_the_run_folder_is_named(make, damage):
+    run = make()
+    start(run, stop_after=0)
+    (Path(run.run_folder) / "config.yaml").write_bytes(damage)
+    with pytest.raises(ConfigError, match=r"config.yaml: 1 error\n.*is damaged: it holds no settings; restore it"):
+        start(run)
+
+
 def test_resume_must_find_something(make, tmp_path):
     with pytest.raises(ConfigError, match=r"--resume: 1 error\n.*run_folder = .* holds no complete checkpoint"):
         start(make(), must_resume=True)

@@ -1,6 +1,7 @@
 """The report of a run says what its folder holds, while it runs too."""
 
 import json
+import shutil
 import statistics
 from dataclasses import replace
 from itertools import pairwise
@@ -60,6 +61,13 @@ def test_the_numbers_are_those_of_the_records(folder):
     assert said["tokens_of_sources"]["a"] == 3 * said["tokens_of_sources"]["b"]
     last = [record for record in read_records(folder / "metrics.jsonl") if record["kind"] == "evaluation"][-2:]
     assert said["validation"] == {record["source"]: record["loss"] for record in last}
+
+
+def test_without_the_environment_the_devices_are_not_known(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "run")
+    (tmp_path / "run" / "environment.json").write_text("")
+    facts = read(tmp_path / "run")
+    assert (facts.devices, facts.hosts, facts.step) == ([], [], 8)
 
 
 def test_what_is_to_come_is_at_the_pace_of_the_last_steps(folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from data_pipeline.audit.positions import Session, read_positions
 from megaxf.config import Run, load_run
 from megaxf.config_errors import ConfigError
 from megaxf.plan.parameters import count
-from megaxf.train.metrics import GUARD, read_records
+from megaxf.train.metrics import GUARD, aloud, read_records
 from megaxf.train.run_folder import RunFolder
 
 RECENT = 100
@@ -132,7 +131,8 @@ def read(path: Path, dollars_per_hour: float | None = None) -> Facts:
             evaluations.setdefault(record["source"], []).append(record)
     sessions = read_positions(folder.positions)
     covered = cover(sessions)
-    ranks = json.loads(folder.environment.read_text(encoding="utf-8"))[-1]["ranks"]
+    starts = folder.starts(aloud)
+    ranks = starts[-1]["ranks"] if starts else []
     return Facts(
         run=load_run(folder.config),
         steps=steps,

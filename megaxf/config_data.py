@@ -151,7 +151,7 @@ class Data(Section):
     phases. It decides about the order, so it cannot change later."""
     skip_steps: list[Annotated[tuple[Positive, Positive], Field(strict=False)]] = Field([])
     """First and last steps whose data is passed over, such as that of a loss spike; the order stays as it is. Each
-    range is numbered by the log of a run with the ranges before it."""
+    range is numbered by the log of a run with the ranges before it, and with those that guards have passed over."""
 
     @field_validator("skip_steps")
     @classmethod

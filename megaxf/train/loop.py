@@ -86,8 +86,8 @@ def train(
     watched = folder.path if mesh.rank == 0 else None
     requests = Requests(stop, watched, run.train.exit_after_minutes, launcher in LAUNCHERS)
     guards.agreed(mesh, requests.refuse_start)
-    numbers, as_asked = NumberGuard(run, standing.passed_over), run
-    run = without(as_asked, numbers.passed_over)
+    numbers = NumberGuard(run, standing.passed_over, standing.skipped)
+    run = without(run, numbers.skip_steps)
     for check in (export.check, writers.check):
         guards.agreed(mesh, lambda check=check: check(run))  # type: ignore[misc]
     batches, validation = guards.agreed(mesh, lambda: (open_run(run), validation_rows(run)))
@@ -119,7 +119,7 @@ def train(
         finally:
             trainer.close()
         if outcome is None:
-            run = without(as_asked, numbers.passed_over)
+            run = without(run, numbers.skip_steps)
             batches = guards.agreed(mesh, lambda run=run: open_run(run))  # type: ignore[misc]
             position = load(folder, engine, mesh, batches, report, numbers)
     barrier(mesh)  # A launcher ends all ranks when the first leaves with a code that is not 0: rank 0 has drawn by now.
@@ -248,7 +248,8 @@ class Trainer:
             self.recorder.train(record)
         self.report.step(record)
         if finding:
-            self.report.warn(explain(finding, step + 1, result.loss, self.checkpoints.saved_step))
+            skipped = self.run.data.skip_steps
+            self.report.warn(explain(finding, step + 1, result.loss, self.checkpoints.saved_step, skipped))
             if self.recorder:
                 numbers = {"loss": result.loss, "gradient_norm": result.grad_norm}
                 documents = documents_of(self.run, self.feed.batches, step + 1, samples)

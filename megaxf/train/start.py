@@ -9,6 +9,7 @@ from data_pipeline.loader.state import describe_change
 from data_pipeline.online.batches import OnlineBatches
 from data_pipeline.order.phases import Phases
 from megaxf import checkpoint
+from megaxf.checkpoint.files import Place
 from megaxf.checkpoint.finding import Listed
 from megaxf.checkpoint.manifest import read_file
 from megaxf.checkpoint.weights import CONFIG
@@ -43,6 +44,8 @@ class Standing(NamedTuple):
     """What has changed since, and what follows."""
     passed_over: list[Steps]
     """Steps whose data the guards have passed over."""
+    skipped: list[Steps]
+    """With them, all steps whose data was passed over."""
     new: bool = False
     """There is no checkpoint to go on from."""
 
@@ -57,18 +60,24 @@ def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool, allow_missi
         for found in reversed(checkpoint.list_checkpoints(folder.checkpoints)):
             with suppress(checkpoint.DamagedCheckpoint):  # as loading passes over it, and says so
                 if found.fault is None:
-                    guards = checkpoint.read_extra(found.path).get("guards", {})
-                    passed_over = [(first, last) for first, last in guards.get("passed_over", [])]
-                    return Standing(found.step, _compare(run, found, allow_missing), passed_over)
+                    return Standing(found.step, _compare(run, found, allow_missing), *_skipped(found.path))
         if must_resume:
             raise ConfigError("--resume", [f"run_folder = {folder.path} holds no complete checkpoint to go on from"])
         if folder.config.exists():
             compare(run, folder.config.read_bytes(), str(folder.config), 0)
-        return Standing(0, [], [], new=True)
+        return Standing(0, [], [], [], new=True)
 
     standing = broadcast_object(agreed(mesh, look_at_it), mesh)
     assert standing is not None
     return standing
+
+
+def _skipped(path: Place) -> tuple[list[Steps], list[Steps]]:
+    """(what guards have passed over, all that was passed over) of the run that saved a checkpoint."""
+    guards = checkpoint.read_extra(path).get("guards", {})
+    settings = checkpoint.read_config(path).get("data", {})
+    passed_over, skipped = guards.get("passed_over", []), settings.get("skip_steps", [])
+    return [(first, last) for first, last in passed_over], [(first, last) for first, last in skipped]
 
 
 def _compare(run: Run, found: Listed, other_model: bool) -> list[str]:

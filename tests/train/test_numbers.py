@@ -17,7 +17,7 @@ from megaxf.engine import create
 from megaxf.parallel import clock
 from megaxf.train import loop
 from megaxf.train.guards import Outcome
-from megaxf.train.guards.numbers import LossWindow
+from megaxf.train.guards.numbers import LossWindow, join
 from megaxf.train.sources import open_run
 from tests.train.kit import LENGTH, VOCABULARY, assert_same_end, checkpoints, column, records, start, tiny_run, weights
 
@@ -61,10 +61,16 @@ def found(run):
 
 def again(run, name, **sections):
     """The run in another folder with other settings."""
+    settings = changed(run, **sections) | {"run_folder": f"{run.run_folder}-{name}"}
+    return tiny_run(Path(run.run_folder).parent, **settings)
+
+
+def changed(run, **sections):
+    """The settings of the run with others."""
     settings = run.model_dump(mode="json")
     for section, values in sections.items():
         settings[section] |= values
-    return tiny_run(Path(run.run_folder).parent, **(settings | {"run_folder": f"{run.run_folder}-{name}"}))
+    return settings
 
 
 def test_the_limit_is_the_median_and_the_spread_of_the_window():
@@ -138,6 +144,76 @@ def test_rewinding_ends_where_it_must(tmp_path):
         again(run, "none", checkpoint={"every": 0})
     with pytest.raises(ConfigError, match=r"guards.max_skips = 9 has no effect while neither"):
         tiny_run(tmp_path, guards={"max_skips": 9})
+
+
+def test_rewinding_over_steps_of_the_same_numbers_as_the_users_passes_over_other_data(tmp_path):
+    run, _ = spiking(tmp_path, 22, on_spike="rewind-and-skip-data", rewind_batches=2)
+    run = again(run, "both", data={"skip_steps": [[19, 20]]})
+    assert start(run)[0] == Outcome.DONE
+    assert [one["passed_over"] for one in found(run)] == [[19, 20]]
+    told = again(run, "told", data={"skip_steps": [[19, 20], [19, 20]]}, guards={"on_spike": "record"} | KEPT)
+    assert start(told)[0] == Outcome.DONE
+    assert not found(told)
+    assert_same_end(run, told)
+
+
+KEPT = {"rewind_batches": 100, "max_rewinds": 5}
+"""The defaults, which a run that does not rewind has to have."""
+
+
+def advised(said):
+    """The `data.skip_steps` that a run which was stopped says to go on with."""
+    (sentence,) = (one for one in said if "data.skip_steps=" in one)
+    return json.loads(sentence.split("data.skip_steps='")[1].split("'")[0])
+
+
+def test_the_ranges_advised_are_all_that_is_to_be_passed_over(tmp_path):
+    run, _ = spiking(tmp_path, on_spike="stop")
+    run = again(run, "stopped", data={"skip_steps": [[12, 12]]})
+    outcome, said = start(run)
+    assert (outcome, advised(said)) == (Outcome.DIVERGED, [[12, 12], [19, 19]])
+    outcome, _ = start(tiny_run(tmp_path, **changed(run, data={"skip_steps": advised(said)})))
+    assert outcome == Outcome.DONE
+    told = again(run, "told", data={"skip_steps": [[12, 12], [19, 19]]})
+    start(told)
+    assert_same_end(run, told)
+
+
+@pytest.mark.parametrize("every", [1, 6])
+def test_the_ranges_advised_hold_what_was_rewound_over(tmp_path, every):
+    """Whether or not a checkpoint knows of the rewind; in 22 steps, since the next epoch has the bad rows again."""
+    run, _ = spiking(tmp_path, 22, on_spike="rewind-and-skip-data", max_rewinds=1, rewind_batches=1)
+    run = again(run, "rewound", checkpoint={"every": every}, train={"steps": 22})
+    outcome, said = start(run)
+    assert (outcome, advised(said)) == (Outcome.DIVERGED, [[20, 20], [21, 21]])
+    outcome, _ = start(tiny_run(tmp_path, **changed(run, data={"skip_steps": advised(said)})))
+    assert outcome == Outcome.DONE
+    told = again(run, "told", data={"skip_steps": [[20, 20], [21, 21]]}, guards={"on_spike": "record"} | KEPT)
+    start(told)
+    assert_same_end(run, told)
+
+
+A, B, C, G = (11, 12), (30, 30), (40, 41), (20, 20)
+
+
+@pytest.mark.parametrize(
+    ("asked", "skipped", "passed_over", "joined"),
+    [
+        ([], [], [], []),
+        ([A], [], [], [A]),
+        ([A], [A, G], [G], [A, G]),
+        ([A, G], [A, G], [G], [A, G]),
+        ([A, G, B], [A, G], [G], [A, G, B]),
+        ([A, B], [A, G], [G], [A, G, B]),
+        ([A, B, C], [A, G, B], [G], [A, G, B, C]),
+        ([A], [A, A], [A], [A, A]),
+        ([A, A], [A, A], [A], [A, A]),
+        ([B], [A, G], [G], [B, G]),
+        ([], [A], [], []),
+    ],
+)
+def test_ranges_asked_for_later_come_behind_those_of_the_run_so_far(asked, skipped, passed_over, joined):
+    assert join(asked, skipped, passed_over) == joined
 
 
 @pytest.mark.parametrize(

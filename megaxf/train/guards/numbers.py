@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
@@ -74,13 +74,15 @@ class NumberGuard:
     What it knows is kept in checkpoints, so that a run that goes on decides as one that was never stopped.
     """
 
-    def __init__(self, run: Run[Any], passed_over: list[Steps] | None = None) -> None:
-        """passed_over: by rewinding before."""
+    def __init__(self, run: Run[Any], passed_over: Sequence[Steps] = (), skipped: Sequence[Steps] = ()) -> None:
+        """passed_over: by rewinding before. skipped: with it, what `data.skip_steps` of the run before it asked for."""
         self._run, self._settings = run, run.guards
         self._window = LossWindow(run.guards.spike_window, run.guards.spike_threshold)
         self._skips = 0
-        self.passed_over = list(passed_over or [])
+        self.passed_over = list(passed_over)
         """Steps whose data was passed over by rewinding, each range numbered as `data.skip_steps` is."""
+        self.skip_steps = join(run.data.skip_steps, list(skipped), self.passed_over)
+        """All ranges that the run passes over, in the order by which they are numbered."""
 
     def limit(self, step: int) -> float | None:
         """What the engine is to refuse in this step; None where no policy wants a step to change nothing."""
@@ -111,8 +113,10 @@ class NumberGuard:
         if why := self._forbidden(policy, checkpoint_step):
             return Finding(kind, limit, "stop", why)
         if policy == REWIND:
-            self.passed_over.append((max(checkpoint_step, step - self._settings.rewind_batches) + 1, step))
-            return Finding(kind, limit, policy, passed_over=self.passed_over[-1])
+            steps = max(checkpoint_step, step - self._settings.rewind_batches) + 1, step
+            self.passed_over.append(steps)
+            self.skip_steps.append(steps)
+            return Finding(kind, limit, policy, passed_over=steps)
         self._skips += policy == "skip"
         return Finding(kind, limit, policy)
 
@@ -125,8 +129,6 @@ class NumberGuard:
         self._window.losses.clear()
         self._window.losses.extend(state["losses"])
         self._skips = state["skips"]
-        older = [(first, last) for first, last in state["passed_over"]]
-        self.passed_over = max(older, self.passed_over, key=len)
 
     def _learn(self, step: int, loss: float) -> None:
         if step > self._run.schedule.warmup_steps:
@@ -151,8 +153,8 @@ def is_sound(result: StepResult) -> bool:
     return all(map(math.isfinite, numbers))
 
 
-def explain(finding: Finding, step: int, loss: float, checkpoint_step: int) -> str:
-    """What to say about a step. checkpoint_step: of the newest checkpoint."""
+def explain(finding: Finding, step: int, loss: float, checkpoint_step: int, skip_steps: Sequence[Steps] = ()) -> str:
+    """What to say about a step. checkpoint_step: of the newest checkpoint. skip_steps: of the run so far."""
     if finding.found == "non_finite":
         what = f"loss or gradient of step {step} is not finite"
     else:
@@ -167,14 +169,32 @@ def explain(finding: Finding, step: int, loss: float, checkpoint_step: int) -> s
             f"{what}; all ranks go back to the checkpoint of step {checkpoint_step} and pass over the data of steps "
             f"{first} to {last}"
         )
+    # Each range is numbered by a run with those before it: to add one, a user has to repeat them.
+    skipped = [list(one) for one in (*skip_steps, (step, step))]
     return (
         f"{what}{f', and {finding.why}' if finding.why else ''}: all ranks stop here and save nothing; the newest "
         f"checkpoint is of step {checkpoint_step}. Start again with a lower optimizer.learning_rate, a longer warm-up, "
-        f"or other data (data.skip_steps='[[{step}, {step}]]'), or let guards.on_{finding.found} do so"
+        f"or other data (data.skip_steps='{skipped}'), or let guards.on_{finding.found} do so"
     )
 
 
-def without(run: Run[Any], steps: list[Steps]) -> Run[Any]:
-    """The run with the data of these steps passed over, too."""
-    skipped = [*run.data.skip_steps, *(one for one in steps if one not in run.data.skip_steps)]
-    return run.model_copy(update={"data": run.data.model_copy(update={"skip_steps": skipped})})
+def join(asked: list[Steps], skipped: list[Steps], passed_over: list[Steps]) -> list[Steps]:
+    """All ranges that a run passes over, in the order by which they are numbered.
+
+    asked: by `data.skip_steps` now. skipped: all that the run passed over so far; passed_over: those of them that are
+    from rewinding. Whoever adds a range has read its steps in the log of a run without all of `skipped`, be that
+    repeated in full or without what is from rewinding.
+    """
+    if asked[: len(skipped)] == skipped:
+        return list(asked)
+    own = list(reversed(skipped))
+    for steps in reversed(passed_over):
+        if steps in own:
+            own.remove(steps)
+    own.reverse()
+    return [*skipped, *asked[len(own) :]] if asked[: len(own)] == own else [*asked, *passed_over]
+
+
+def without(run: Run[Any], skip_steps: Sequence[Steps]) -> Run[Any]:
+    """The run with these as its `data.skip_steps`."""
+    return run.model_copy(update={"data": run.data.model_copy(update={"skip_steps": list(skip_steps)})})

@@ -200,13 +200,17 @@ def write_origins(folder: Path, origins: list[str]) -> str:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a small file so that a kill at any moment leaves the old one or the new one."""
+    """Writes a small file so that a kill at any moment leaves the old one or the new one; so does a full disk."""
     temporary = path.with_name(path.name + ".part")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from data_pipeline.audit.positions import Point
 from data_pipeline.rows.evaluation import EvaluationRows
 from megaxf.config import Run, check_world
 from megaxf.config_data import portion_at
+from megaxf.config_errors import ConfigError
 from megaxf.engine import Engine, StepResult, TorchBatch, create
 from megaxf.engine.statistics import Statistics, by_number
 from megaxf.parallel.clock import FORWARD
@@ -40,6 +42,7 @@ from megaxf.train.guards.replicas import compare_replicas
 from megaxf.train.guards.stop import LAUNCHERS
 from megaxf.train.guards.stragglers import Stragglers, explain_slow
 from megaxf.train.initial import open_initial
+from megaxf.train.lines import writing
 from megaxf.train.metrics import Recorder, TrainRecord, last_step
 from megaxf.train.plots import plot_loss
 from megaxf.train.positions import Positions
@@ -156,8 +159,7 @@ class Trainer:
         self.saving = 0.0
         """Seconds that a checkpoint has stopped the run for since the last step."""
         self.loss: float | None = None
-        self.positions = self._record_start() if self.mesh.rank == 0 else None
-        self.recorder = self._record() if self.mesh.rank == 0 else None
+        self.positions, self.recorder = guards.agreed(self.mesh, self._begin_records)
 
     def run_to_end(self) -> Outcome | None:
         """All remaining steps, with evaluations and checkpoints when they are due; collective.
@@ -174,6 +176,7 @@ class Trainer:
             self.beat(self.position.step + 1, "data")
             with clock.part(DATA):
                 batch, fault = guards.attempt(self.feed.next)
+            fault = fault or self._unwritten()
             flags = self.requests.stop(seconds, self.checkpoints.seconds), fault is not None, self.checkpoints.busy()
             stopping, failed, writing = guards.any_rank(self.mesh, self.device, *flags)
             if not writing:
@@ -181,7 +184,7 @@ class Trainer:
                     self.checkpoints.advance()
             if stopping or failed:
                 self.save(last=True)
-                guards.raise_first(self.mesh, fault)
+                guards.raise_first(self.mesh, fault or self._unwritten())
                 why = self.requests.reason or "another rank was asked to"
                 self.report.say(f"stopped after step {self.position.step} ({why}); the same command continues")
                 return Outcome.STOPPED
@@ -199,6 +202,7 @@ class Trainer:
                 self.evaluate()
             if self._due(self.run.checkpoint.every):
                 self.save(last=self.position.step == self.run.train.steps)
+        guards.raise_first(self.mesh, self._unwritten())
         board = f"; tensorboard --logdir {self.folder.tensorboard}" if self.run.metrics.tensorboard else ""
         self.report.say(f"done: {self.position.step:,} steps, {self.position.tokens:,} tokens{board}")
         return Outcome.DONE
@@ -308,14 +312,32 @@ class Trainer:
 
     def close(self) -> None:
         """End what runs beside the loop, and draw the curve; not collective, so it is safe after any error."""
-        self.feed.close()
-        self.profiler.close()
-        if self.recorder:
-            self.recorder.close()
+        with ExitStack() as steps:  # each is done, whatever becomes of the others: the last one first
+            if self.positions:
+                steps.callback(self.positions.end, Point(self.position.step, self.position.samples))
+            if self.recorder:
+                steps.callback(self._draw)
+                steps.callback(self.recorder.close)
+            steps.callback(self.profiler.close)
+            steps.callback(self.feed.close)
+
+    def _draw(self) -> None:
+        try:
             if plot_loss(self.folder.metrics, self.folder.plot, self.run.run_folder):
                 self.report.say(f"loss curve: {self.folder.plot}")
-        if self.positions:
-            self.positions.end(Point(self.position.step, self.position.samples))
+        except OSError as error:
+            self.report.warn(f"{self.folder.plot} is not drawn: {error}")
+
+    def _begin_records(self) -> tuple[Positions | None, Recorder | None]:
+        """On rank 0. Raises ConfigError where they cannot be written."""
+        if self.mesh.rank != 0:
+            return None, None
+        with writing(self.folder.path):
+            return self._record_start(), self._record()
+
+    def _unwritten(self) -> ConfigError | None:
+        """Why what the run records cannot be written any more, on rank 0."""
+        return next((one.fault for one in (self.positions, self.recorder) if one and one.fault), None)
 
     def _record_start(self) -> Positions:
         """Before the recorder drops the records of steps that are lost, the last of which is noted."""

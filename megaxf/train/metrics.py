@@ -13,13 +13,15 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
+from data_pipeline.format.manifest import write_whole
+from megaxf.config_errors import ConfigError
 from megaxf.train.evaluate import Evaluation
+from megaxf.train.lines import Lines
 from megaxf.train.writers import Writer
 
 
@@ -99,9 +101,15 @@ class Recorder:
     """Writes records of rank 0 as they come, going on from a step (0: a new run)."""
 
     def __init__(self, file: Path, step: int, writers: Sequence[Writer] = (), warn: Warn = aloud) -> None:
+        """Raises OSError where the file cannot be written; later, `fault` says so."""
         truncate(file, step, warn)
-        self._file: TextIO = file.open("a", encoding="utf-8")
+        self._lines = Lines(file)
         self._writers = writers
+
+    @property
+    def fault(self) -> ConfigError | None:
+        """Why there are no more lines."""
+        return self._lines.fault
 
     def train(self, record: TrainRecord) -> None:
         """Record one step."""
@@ -127,13 +135,12 @@ class Recorder:
 
     def close(self) -> None:
         """Write what is still held."""
-        self._file.close()
+        self._lines.close()
         for writer in self._writers:
             writer.close()
 
     def _line(self, kind: str, values: dict[str, Any]) -> None:
-        self._file.write(json.dumps({"kind": kind, **_finite(values)}) + "\n")
-        self._file.flush()
+        self._lines.add({"kind": kind, **_finite(values)})
 
     def _scalars(self, scalars: dict[str, float], step: int, tokens: int) -> None:
         for writer in self._writers:
@@ -202,9 +209,4 @@ def truncate(file: Path, step: int, warn: Warn = aloud) -> None:
     there = read_records(file, warn)
     found = [one if one["kind"] != GUARD else one | {"step": min(one["step"], step)} for one in there]
     kept = [one for one in found if one["kind"] == GUARD or (step and one["step"] <= step)]
-    temporary = file.with_suffix(".part")
-    with open(temporary, "w", encoding="utf-8") as lines:
-        lines.writelines(json.dumps(record) + "\n" for record in kept)
-        lines.flush()
-        os.fsync(lines.fileno())
-    temporary.replace(file)
+    write_whole(file, b"".join(json.dumps(record).encode() + b"\n" for record in kept))

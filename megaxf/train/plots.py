@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.format.manifest import write_whole
 from megaxf.train.metrics import GUARD, read_records
 
 Curve = tuple[list[float], list[float]]
 
 
 def plot_loss(metrics: Path, image: Path, title: str) -> bool:
-    """Draw the curves; gives whether there was anything to draw. One figure of its own, no window, no global state."""
+    """Draw the curves; gives whether there was anything to draw. One figure of its own, no window, no global state.
+
+    Raises OSError where the image cannot be written; one that is there already stays as it is then.
+    """
     train, evaluations, tokens_per_step = curves(metrics)
     if not train[0]:
         return False
@@ -39,7 +44,9 @@ def plot_loss(metrics: Path, image: Path, title: str) -> bool:
         top = axes.secondary_xaxis("top", functions=scale)
         top.xaxis.set_major_formatter(EngFormatter(sep=""))
         top.set_xlabel("tokens")
-    figure.savefig(image)
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png")
+    write_whole(image, drawn.getvalue())
     return True
 
 

@@ -5,13 +5,14 @@ What the lines hold is said in data_pipeline.audit.positions, which reads them.
 
 from __future__ import annotations
 
-import json
 import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from data_pipeline.audit.positions import Point
+from megaxf.config_errors import ConfigError
+from megaxf.train.lines import Lines
 from megaxf.train.sources import AnyBatches
 
 
@@ -19,8 +20,14 @@ class Positions:
     """Appends to positions.jsonl. Every line is on disk before the run goes on; rank 0 writes."""
 
     def __init__(self, file: Path) -> None:
-        self._file = file
+        """Raises OSError where the file cannot be written; later, `fault` says so."""
         _drop_torn_line(file)
+        self._lines = Lines(file, durable=True)
+
+    @property
+    def fault(self) -> ConfigError | None:
+        """Why there are no more lines."""
+        return self._lines.fault
 
     def start(
         self, point: Point, batches: AnyBatches, *, data_ranks: int, global_batch_size: int, reached: int | None
@@ -46,14 +53,11 @@ class Positions:
     def end(self, point: Point) -> None:
         """The run ends or is stopped."""
         self._write("end", point)
+        self._lines.close()
 
     def _write(self, kind: str, point: Point, **more: Any) -> None:
         time = datetime.now(UTC).isoformat(timespec="seconds")
-        record = {"kind": kind, "time": time, **point._asdict(), **more}
-        with open(self._file, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self._lines.add({"kind": kind, "time": time, **point._asdict(), **more})
 
 
 def _drop_torn_line(file: Path) -> None:

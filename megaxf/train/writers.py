@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,10 +48,50 @@ def open_writers(run: Run[Any], folder: RunFolder, step: int, tokens: int, warn:
     """The writers that a run asks for, going on from a step and its tokens (0 and 0: a new run); for rank 0."""
     writers: list[Writer] = []
     if run.metrics.tensorboard:
-        writers.append(TensorBoard(folder.tensorboard, step, tokens))
+        writers.append(Lenient("TensorBoard", partial(TensorBoard, folder.tensorboard, step, tokens), warn))
     if run.metrics.wandb:
-        writers.append(WeightsAndBiases(run.metrics.wandb, folder, run.model_dump(mode="json"), warn))
+        config = run.model_dump(mode="json")
+        writers.append(Lenient("Weights & Biases", partial(WeightsAndBiases, run.metrics.wandb, folder, config), warn))
     return writers
+
+
+class Lenient:
+    """A writer whose failure, of the network or a full disk, ends nothing: it is said once, and no more is written."""
+
+    def __init__(self, name: str, create: Callable[[], Writer], warn: Callable[[str], None]) -> None:
+        self._name, self._warn = name, warn
+        self._writer: Writer | None = None
+        try:
+            self._writer = create()
+        except Exception as error:
+            self._give_up(error)
+
+    def scalars(self, values: Mapping[str, float], step: int, tokens: int) -> None:
+        """See Writer."""
+        self._try(lambda writer: writer.scalars(values, step, tokens))
+
+    def flush(self) -> None:
+        """See Writer."""
+        self._try(lambda writer: writer.flush())
+
+    def close(self) -> None:
+        """See Writer."""
+        self._try(lambda writer: writer.close())
+
+    def _try(self, work: Callable[[Writer], None]) -> None:
+        if self._writer is None:
+            return
+        try:
+            work(self._writer)
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        writer, self._writer = self._writer, None
+        self._warn(f"{self._name}: {' '.join(str(error).split())}; the run goes on without it")
+        if writer is not None:
+            with suppress(Exception):
+                writer.close()
 
 
 class TensorBoard:
@@ -61,6 +104,7 @@ class TensorBoard:
             return SummaryWriter(str(path), purge_step=place + 1 if place else 0, flush_secs=30)
 
         self._boards = board(folder, step), board(folder / "by_tokens", tokens)
+        self._before, threading.excepthook = threading.excepthook, self._unless_ours
 
     def scalars(self, values: Mapping[str, float], step: int, tokens: int) -> None:
         """See Writer."""
@@ -75,41 +119,27 @@ class TensorBoard:
 
     def close(self) -> None:
         """See Writer."""
-        for board in self._boards:
-            board.close()
+        with ExitStack() as steps:  # the last one first
+            steps.callback(setattr, threading, "excepthook", self._before)
+            for board in self._boards:
+                steps.callback(board.close)
+
+    def _unless_ours(self, failed: threading.ExceptHookArgs) -> None:
+        """The error of a thread that writes here is raised by the next call, too: no traceback of it is printed."""
+        if type(failed.thread).__module__ != "tensorboard.summary.writer.event_file_writer":
+            self._before(failed)
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, whose id lies in the run folder, so that a run that goes on goes on there.
+    """A run of Weights & Biases, whose id lies in the run folder, so that a run that goes on goes on there."""
 
-    What fails there, the network above all, ends nothing: it is said once, and no more is sent.
-    """
-
-    def __init__(self, settings: Wandb, folder: RunFolder, config: dict[str, Any], warn: Callable[[str], None]) -> None:
+    def __init__(self, settings: Wandb, folder: RunFolder, config: dict[str, Any]) -> None:
         """config: of the run, to be shown there."""
-        self._warn = warn
-        self._run: Any = None
-        self._try(lambda: self._open(settings, folder, config))
-
-    def scalars(self, values: Mapping[str, float], step: int, tokens: int) -> None:
-        """See Writer. Steps that are there already, which a run that went back makes again, are passed over there."""
-        if self._run and step >= self._first:
-            self._try(lambda: self._run.log(dict(values), step=step))
-
-    def flush(self) -> None:
-        """See Writer: it is sent as it comes."""
-
-    def close(self) -> None:
-        """See Writer."""
-        if self._run:
-            self._try(self._run.finish)
-
-    def _open(self, settings: Wandb, folder: RunFolder, config: dict[str, Any]) -> None:
         import wandb
 
         if not folder.wandb.exists():
             write_whole(folder.wandb, uuid.uuid4().hex[:8].encode())
-        self._run = wandb.init(
+        self._run: Any = wandb.init(
             project=settings.project,
             entity=settings.entity,
             name=settings.name or folder.path.name,
@@ -122,9 +152,16 @@ class WeightsAndBiases:
         )
         self._first = self._run.step
 
-    def _try(self, work: Callable[[], object]) -> None:
-        try:
-            work()
-        except Exception as error:
-            self._run = None
-            self._warn(f"Weights & Biases: {' '.join(str(error).split())}; the run goes on without it")
+    def scalars(self, values: Mapping[str, float], step: int, tokens: int) -> None:
+        """See Writer. Steps that are there already, which a run that went back makes again, are passed over there."""
+        if step >= self._first:
+            self._run.log(dict(values), step=step)
+
+    def flush(self) -> None:
+        """See Writer: it is sent as it comes."""
+
+    def close(self) -> None:
+        """See Writer. What could not be ended is not tried again, which would take as long."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.finish()

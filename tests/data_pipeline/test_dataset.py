@@ -26,6 +26,7 @@ from data_pipeline.format.manifest import (
     read_manifest,
     token_dtype,
     write_manifest,
+    write_whole,
 )
 from data_pipeline.format.recent import Recent
 from data_pipeline.format.verify import verify
@@ -39,6 +40,18 @@ DOCUMENTS = [[65 + i] * (i + 1) for i in range(5)]
 def write(folder: Path, documents: list[list[int]] = DOCUMENTS, **options: object) -> Manifest:
     splits = {"train": documents, "validation": [[1, 2]]}
     return write_documents(folder, splits, vocab_size=257, eod_id=EOD, **options)
+
+
+def test_a_small_file_that_cannot_be_written_leaves_the_old_one_alone(tmp_path, monkeypatch):
+    write_whole(tmp_path / "small", b"old")
+
+    def full(descriptor):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        write_whole(tmp_path / "small", b"new")
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("small", b"old")]
 
 
 def test_lengths_include_the_end_of_document(tmp_path):

@@ -4,12 +4,14 @@ A small module stands for the package, which the test suite does not need.
 """
 
 import sys
+import threading
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from launch.megaxf import main
 from megaxf.config import to_yaml
@@ -97,6 +99,28 @@ def test_what_fails_there_is_said_once_and_ends_nothing(make, wandb, monkeypatch
     assert outcome == 0 and column(run, "step") == list(range(1, 7))
     (sentence,) = (one for one in said if "Weights & Biases" in one)
     assert sentence == "Weights & Biases: the network is gone; the run goes on without it"
+
+
+@pytest.mark.parametrize("place", ["write", "flush"])
+def test_a_full_disk_ends_tensorboard_and_no_run(make, monkeypatch, place):
+    """Its thread fails, of which the next call tells; no traceback is printed."""
+    tracebacks, written = [], [0]
+    monkeypatch.setattr(threading, "excepthook", tracebacks.append)
+    plain = getattr(RecordWriter, place)
+
+    def fail(*given):
+        written[0] += 1
+        if written[0] > 5:
+            raise OSError("the disk is full")
+        plain(*given)
+
+    run = make(metrics={"tensorboard": True, "peak_tflops": 1.0}, train={"steps": 6}, evaluate={"every": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordWriter, place, fail)
+        outcome, said = start(run)
+    assert outcome == 0 and column(run, "step") == list(range(1, 7))
+    assert sum(one == "TensorBoard: the disk is full; the run goes on without it" for one in said) == 1
+    assert threading.excepthook == tracebacks.append and not tracebacks
 
 
 def test_rank_0_alone_writes_there(make, ranks2):

@@ -146,3 +146,11 @@ def test_a_rank_that_stands_still_ends_all_and_shows_where_it_stood(tmp_path):
     assert "Last heard of: step 3 (data): rank 1" in verdict and "step 3 (train): rank 0" in verdict
     assert (tmp_path / "stacks" / "rank-00001.txt").is_file()
     assert "in sleep_for_ever" in (tmp_path / "stacks" / "rank-00001.txt").read_text()
+
+
+@pytest.mark.parametrize(("fault", "ends"), [("fall", 1), ("sleep_for_ever", Outcome.LOST)])
+def test_where_stacks_cannot_be_written_all_end_as_well(tmp_path, fault, ends):
+    (tmp_path / "stacks").write_text("no folder")
+    (code, said), (other, trace) = run_ranks(tmp_path, fault)
+    assert (code, other) == (Outcome.LOST, ends), said + trace
+    assert "stacks/rank-00001.txt cannot be written: " in trace

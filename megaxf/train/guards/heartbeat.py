@@ -178,12 +178,16 @@ class Heartbeat:
         self._leave(Outcome.LOST)
 
     def _write_stack(self, text: str) -> None:
-        """Where every thread of this process is, into a file."""
-        self._stacks.mkdir(parents=True, exist_ok=True)
-        with open(self._stacks / f"rank-{self._mesh.rank:05}.txt", "w", encoding="utf-8") as file:
-            file.write(f"rank {self._mesh.rank} ({self._host}), step {self._step}, {self._phase}\n{text}\n")
-            file.flush()
-            faulthandler.dump_traceback(file, all_threads=True)
+        """Where every thread of this process is, into a file; the process ends also where its disk is full."""
+        path = self._stacks / f"rank-{self._mesh.rank:05}.txt"
+        try:
+            self._stacks.mkdir(parents=True, exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(f"rank {self._mesh.rank} ({self._host}), step {self._step}, {self._phase}\n{text}\n")
+                file.flush()
+                faulthandler.dump_traceback(file, all_threads=True)
+        except OSError as error:
+            self._print(f"{path} cannot be written: {error}")
 
     def _say(self, text: str) -> None:
         self._print(f"{text}. The run is ended on all ranks; start again to go on from the newest checkpoint")

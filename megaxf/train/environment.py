@@ -39,6 +39,15 @@ def describe(mesh: Mesh, device: torch.device, launcher: str, step: int) -> dict
     }
 
 
+def start_line(environment: dict[str, Any]) -> str:
+    """What to say of a start: from where it goes on, and on what."""
+    step, ranks, threads = environment["from_step"], environment["ranks"], environment["threads_per_rank"]
+    begins = f"going on after step {step:,}" if step else "a new run"
+    devices = sorted({rank["device"] for rank in ranks})
+    each = "thread" if threads == 1 else "threads"
+    return f"{begins} on {len(ranks)} x {', '.join(devices)}, {threads} {each} each"
+
+
 def idle_cores(environment: dict[str, Any]) -> str | None:
     """What to say where the ranks of this host leave cores idle, as torchrun's default of one thread does."""
     here = sum(rank["host"] == platform.node() for rank in environment["ranks"])

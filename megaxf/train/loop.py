@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 import torch
@@ -32,7 +31,7 @@ from megaxf.train import export, guards, writers
 from megaxf.train.breakdown import CHECKPOINT, DATA, breakdown
 from megaxf.train.checkpoints import Checkpoints
 from megaxf.train.console import Report
-from megaxf.train.environment import describe, idle_cores
+from megaxf.train.environment import describe, idle_cores, start_line
 from megaxf.train.evaluate import evaluate, validation_rows
 from megaxf.train.feed import Feed
 from megaxf.train.guards import Outcome, Requests
@@ -43,6 +42,7 @@ from megaxf.train.guards.stop import LAUNCHERS
 from megaxf.train.guards.stragglers import Stragglers, explain_slow
 from megaxf.train.initial import open_initial
 from megaxf.train.lines import writing
+from megaxf.train.lock import Lock
 from megaxf.train.metrics import Recorder, TrainRecord, last_step
 from megaxf.train.plots import plot_loss
 from megaxf.train.positions import Positions
@@ -82,51 +82,54 @@ def train(
     """
     check_world(run, mesh.world_size)
     folder = RunFolder(run.run_folder, run.checkpoint.folder)
-    standing = look(folder, run, mesh, must_resume, allow_missing)
-    if standing.step >= run.train.steps:
-        report.say(f"{run.run_folder} stands at step {standing.step} of {run.train.steps}: nothing is left to do")
-        return Outcome.DONE
-    watched = folder.path if mesh.rank == 0 else None
-    requests = Requests(stop, watched, run.train.exit_after_minutes, launcher in LAUNCHERS)
-    guards.agreed(mesh, requests.refuse_start)
-    numbers = NumberGuard(run, standing.passed_over, standing.skipped)
-    run = without(run, numbers.skip_steps)
-    for check in (export.check, writers.check):
-        guards.agreed(mesh, lambda check=check: check(run))  # type: ignore[misc]
-    batches, validation = guards.agreed(mesh, lambda: (open_run(run), validation_rows(run)))
-    guards.agreed(mesh, lambda: check_files(batches) if mesh.rank == 0 else None)
-    guards.agreed(mesh, lambda: epoch_warnings(run, batches))
-    same_on_all_ranks(run, batches, mesh)
-    initial = guards.agreed(mesh, lambda: open_initial(run, batches.tokenizer_folder())) if standing.new else None
-    engine = create(run, mesh, device)
-    beat(standing.step, "load")
-    position = load(folder, engine, mesh, batches, report, numbers, allow_missing, initial)
-    environment = describe(mesh, device, launcher, position.step)
-    guards.agreed(mesh, lambda: folder.write_start(run, environment, report.warn) if mesh.rank == 0 else None)
-    if mesh.rank == 0:
-        report.page(page(resolve(run, mesh.world_size, initial)))
-    for sentence in [*standing.sentences, *batches.limits()]:
-        report.warn(sentence)
-    peak = find_peak(run, mesh, device)
-    report.say(_start_line(position, environment, peak))
-    if device.type == "cpu" and (advice := idle_cores(environment)):
-        report.warn(advice)
-    outcome = None
-    while outcome is None:
-        feed = Feed(batches, run, mesh, device, position.samples, position.step)
-        trainer = Trainer(
-            run, mesh, device, engine, feed, validation, folder, report, peak, position, requests, numbers, beat
-        )
-        try:
-            outcome = trainer.run_to_end()
-        finally:
-            trainer.close()
-        if outcome is None:
-            run = without(run, numbers.skip_steps)
-            batches = guards.agreed(mesh, lambda run=run: open_run(run))  # type: ignore[misc]
-            position = load(folder, engine, mesh, batches, report, numbers)
-    barrier(mesh)  # A launcher ends all ranks when the first leaves with a code that is not 0: rank 0 has drawn by now.
-    return outcome
+    with Lock(folder.path, report.warn) as lock:
+        standing = look(folder, run, mesh, must_resume, allow_missing, lock)
+        if standing.step >= run.train.steps:
+            report.say(f"{run.run_folder} stands at step {standing.step} of {run.train.steps}: nothing is left to do")
+            return Outcome.DONE
+        watched = folder.path if mesh.rank == 0 else None
+        requests = Requests(stop, watched, run.train.exit_after_minutes, launcher in LAUNCHERS)
+        guards.agreed(mesh, requests.refuse_start)
+        lock.sign()
+        numbers = NumberGuard(run, standing.passed_over, standing.skipped)
+        run = without(run, numbers.skip_steps)
+        for check in (export.check, writers.check):
+            guards.agreed(mesh, lambda check=check: check(run))  # type: ignore[misc]
+        batches, validation = guards.agreed(mesh, lambda: (open_run(run), validation_rows(run)))
+        guards.agreed(mesh, lambda: check_files(batches) if mesh.rank == 0 else None)
+        guards.agreed(mesh, lambda: epoch_warnings(run, batches))
+        same_on_all_ranks(run, batches, mesh)
+        initial = guards.agreed(mesh, lambda: open_initial(run, batches.tokenizer_folder())) if standing.new else None
+        engine = create(run, mesh, device)
+        beat(standing.step, "load")
+        position = load(folder, engine, mesh, batches, report, numbers, allow_missing, initial)
+        environment = describe(mesh, device, launcher, position.step)
+        guards.agreed(mesh, lambda: folder.write_start(run, environment, lock, report.warn) if mesh.rank == 0 else None)
+        if mesh.rank == 0:
+            report.page(page(resolve(run, mesh.world_size, initial)))
+        for sentence in [*standing.sentences, *batches.limits()]:
+            report.warn(sentence)
+        peak = find_peak(run, mesh, device)
+        report.say(f"{start_line(environment)}; MFU against {peak.flops / 1e12:.4g} TFLOP/s ({peak.origin})")
+        if device.type == "cpu" and (advice := idle_cores(environment)):
+            report.warn(advice)
+        outcome = None
+        while outcome is None:
+            feed = Feed(batches, run, mesh, device, position.samples, position.step)
+            trainer = Trainer(
+                run, mesh, device, engine, feed, validation, folder, report, peak, position, requests, numbers, beat
+            )
+            try:
+                outcome = trainer.run_to_end()
+            finally:
+                trainer.close()
+            if outcome is None:
+                run = without(run, numbers.skip_steps)
+                batches = guards.agreed(mesh, lambda run=run: open_run(run))  # type: ignore[misc]
+                position = load(folder, engine, mesh, batches, report, numbers)
+        # A launcher ends all ranks when the first leaves with a code that is not 0: rank 0 has drawn by now.
+        barrier(mesh)
+        return outcome
 
 
 @dataclass
@@ -368,17 +371,6 @@ class Trainer:
     def _due(self, every: int) -> bool:
         step = self.position.step
         return step == self.run.train.steps or bool(every and step % every == 0)
-
-
-def _start_line(position: Position, environment: dict[str, Any], peak: Peak) -> str:
-    devices = sorted({rank["device"] for rank in environment["ranks"]})
-    begins = f"going on after step {position.step:,}" if position.step else "a new run"
-    ranks, threads = len(environment["ranks"]), environment["threads_per_rank"]
-    return (
-        f"{begins} on {ranks} x {', '.join(devices)}, "
-        f"{threads} {'thread' if threads == 1 else 'threads'} each; "
-        f"MFU against {peak.flops / 1e12:.4g} TFLOP/s ({peak.origin})"
-    )
 
 
 def memory(device: torch.device) -> int:

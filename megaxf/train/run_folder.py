@@ -9,6 +9,7 @@ wandb-id           of the run at Weights & Biases
 stacks/            where the ranks stood that were lost or stood still
 profile/           traces of the steps and ranks that `profile` names
 checkpoints/       step-00000012, ..., unless checkpoint.folder names another place
+run.lock           of the start that trains now; see megaxf.train.lock
 loss.png           drawn when the run ends or stops
 """
 
@@ -27,6 +28,7 @@ from megaxf.checkpoint.finding import CHECKPOINTS
 from megaxf.config import Run, to_yaml
 from megaxf.config_errors import ConfigError
 from megaxf.train.guards.stop import STOP
+from megaxf.train.lock import LOCK, Lock
 
 LOGS = (".log", ".out", ".err")
 """Files that a batch system may put into the folder before the run starts."""
@@ -59,7 +61,7 @@ class RunFolder:
                 raise fault(f"{'is' if file == path else f'lies below {file},'} a file; name another folder")
         if not self.path.is_dir() or self.config.is_file():
             return
-        early = {self.stacks.name, STOP}
+        early = {self.stacks.name, STOP, LOCK}
         found = {entry.name for entry in self.path.iterdir() if entry.suffix not in (*LOGS, PART)}
         foreign = sorted(found - early)
         if foreign:
@@ -83,8 +85,8 @@ class RunFolder:
         )
         return []
 
-    def write_start(self, run: Run, environment: dict[str, Any], warn: Callable[[str], None]) -> None:
-        """Create the folder where need be, write the configuration and the environment of this start, and try
+    def write_start(self, run: Run, environment: dict[str, Any], lock: Lock, warn: Callable[[str], None]) -> None:
+        """Create the folder where need be, lock it, write the configuration and the environment of this start, and try
         whether checkpoints can be written: a run of weeks ends with one.
 
         The configuration first: by it a folder is known as one of a run, wherever a start is killed.
@@ -92,6 +94,8 @@ class RunFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            lock.take()
+            lock.sign()
             write_whole(self.config, to_yaml(run).encode())
             starts = [*self.starts(warn), environment]
             write_whole(self.environment, f"{json.dumps(starts, indent=1)}\n".encode())

@@ -22,6 +22,7 @@ from megaxf.train.console import Report
 from megaxf.train.guards import agreed
 from megaxf.train.guards.numbers import NumberGuard, Steps
 from megaxf.train.initial import Initial, fill
+from megaxf.train.lock import Lock
 from megaxf.train.resume import compare
 from megaxf.train.run_folder import RunFolder
 from megaxf.train.sources import AnyBatches
@@ -50,13 +51,17 @@ class Standing(NamedTuple):
     """There is no checkpoint to go on from."""
 
 
-def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool, allow_missing: bool) -> Standing:
-    """Rank 0's view of the run folder, on all ranks; collective. Raises ConfigError where it may not be used."""
+def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool, allow_missing: bool, lock: Lock) -> Standing:
+    """Rank 0's view of the run folder, on all ranks; collective. Raises ConfigError where it may not be used.
+
+    lock: taken before, so that nobody changes what is seen.
+    """
 
     def look_at_it() -> Standing | None:
         if mesh.rank != 0:
             return None
         folder.check()
+        lock.take()
         for found in reversed(checkpoint.list_checkpoints(folder.checkpoints)):
             with suppress(checkpoint.DamagedCheckpoint):  # as loading passes over it, and says so
                 if found.fault is None:

@@ -17,6 +17,7 @@ What lies in `step-00000012`:
 """
 
 from megaxf.checkpoint.background import Background, run_flow
+from megaxf.checkpoint.checking import verify
 from megaxf.checkpoint.errors import CheckpointError, DamagedCheckpoint
 from megaxf.checkpoint.finding import find_latest, list_checkpoints, resolve
 from megaxf.checkpoint.loading import load, load_latest
@@ -43,4 +44,5 @@ __all__ = [
     "save_weights",
     "saving",
     "tokenizer_folder",
+    "verify",
 ]

@@ -1,4 +1,4 @@
-"""Reads every byte of a checkpoint and names all that is not as it was written: `megaxf checkpoint verify`."""
+"""Reads every byte of a checkpoint and names what is not as it was written, all of it in `megaxf checkpoint verify`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import NamedTuple
 from megaxf.checkpoint import files
 from megaxf.checkpoint.errors import CheckpointError, DamagedCheckpoint
 from megaxf.checkpoint.files import Entry, Place
-from megaxf.checkpoint.manifest import MANIFEST, describe, read_manifest
+from megaxf.checkpoint.manifest import MANIFEST, check_contents, check_sizes, describe, read_manifest
+from megaxf.checkpoint.ranks import on_first, together
+from megaxf.parallel.mesh import Mesh
 
 
 class Fault(NamedTuple):
@@ -23,6 +25,15 @@ class Fault(NamedTuple):
 def bytes_to_read(path: Place) -> int:
     """Bytes of all files of a checkpoint that are there."""
     return sum(files.sizes(path).values())
+
+
+def verify(path: Place, mesh: Mesh) -> None:
+    """See that a checkpoint is what was written, to the last byte; collective, each rank reads a share of the files.
+
+    Raises DamagedCheckpoint on every rank where one file is not.
+    """
+    entries = on_first(mesh, lambda: check_sizes(path))
+    together(mesh, lambda: check_contents(path, sorted(entries)[mesh.rank :: mesh.world_size], entries, last=True))
 
 
 def find_faults(path: Place, threads: int, advance: Callable[[int], object]) -> list[Fault]:

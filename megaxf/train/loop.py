@@ -51,7 +51,7 @@ from megaxf.train.resolved import page, resolve
 from megaxf.train.run_folder import RunFolder
 from megaxf.train.schedules import rate_of
 from megaxf.train.sources import check_files, epoch_warnings, open_run
-from megaxf.train.start import Position, load, look, same_on_all_ranks
+from megaxf.train.start import Position, changes, is_done, load, look, same_on_all_ranks
 from megaxf.train.throughput import Peak, find_peak, flops_per_token, hardware_flops_per_token
 from megaxf.train.writers import open_writers
 
@@ -84,7 +84,7 @@ def train(
     folder = RunFolder(run.run_folder, run.checkpoint.folder)
     with Lock(folder.path, report.warn) as lock:
         standing = look(folder, run, mesh, must_resume, allow_missing, lock)
-        if standing.step >= run.train.steps:
+        if is_done(standing, run, mesh):
             report.say(f"{run.run_folder} stands at step {standing.step} of {run.train.steps}: nothing is left to do")
             return Outcome.DONE
         watched = folder.path if mesh.rank == 0 else None
@@ -99,15 +99,16 @@ def train(
         guards.agreed(mesh, lambda: check_files(batches) if mesh.rank == 0 else None)
         guards.agreed(mesh, lambda: epoch_warnings(run, batches))
         same_on_all_ranks(run, batches, mesh)
-        initial = guards.agreed(mesh, lambda: open_initial(run, batches.tokenizer_folder())) if standing.new else None
+        new = standing.path is None
+        initial = guards.agreed(mesh, lambda: open_initial(run, batches.tokenizer_folder())) if new else None
         engine = create(run, mesh, device)
         beat(standing.step, "load")
-        position = load(folder, engine, mesh, batches, report, numbers, allow_missing, initial)
+        position, origin = load(folder, engine, mesh, batches, report, numbers, allow_missing, initial)
         environment = describe(mesh, device, launcher, position.step)
         guards.agreed(mesh, lambda: folder.write_start(run, environment, lock, report.warn) if mesh.rank == 0 else None)
         if mesh.rank == 0:
             report.page(page(resolve(run, mesh.world_size, initial)))
-        for sentence in [*standing.sentences, *batches.limits()]:
+        for sentence in [*changes(run, origin, position.step, allow_missing, mesh), *batches.limits()]:
             report.warn(sentence)
         peak = find_peak(run, mesh, device)
         report.say(f"{start_line(environment)}; MFU against {peak.flops / 1e12:.4g} TFLOP/s ({peak.origin})")
@@ -126,7 +127,7 @@ def train(
             if outcome is None:
                 run = without(run, numbers.skip_steps)
                 batches = guards.agreed(mesh, lambda run=run: open_run(run))  # type: ignore[misc]
-                position = load(folder, engine, mesh, batches, report, numbers)
+                position, _ = load(folder, engine, mesh, batches, report, numbers)
         # A launcher ends all ranks when the first leaves with a code that is not 0: rank 0 has drawn by now.
         barrier(mesh)
         return outcome

@@ -9,8 +9,7 @@ from data_pipeline.loader.state import describe_change
 from data_pipeline.online.batches import OnlineBatches
 from data_pipeline.order.phases import Phases
 from megaxf import checkpoint
-from megaxf.checkpoint.files import Place
-from megaxf.checkpoint.finding import Listed
+from megaxf.checkpoint.files import Place, place
 from megaxf.checkpoint.manifest import read_file
 from megaxf.checkpoint.weights import CONFIG
 from megaxf.config import Run, to_yaml
@@ -38,17 +37,15 @@ class Position(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What a run folder holds before the start."""
+    """What a run folder holds before the start, as far as it can be told without reading all of it."""
 
     step: int
-    sentences: list[str]
-    """What has changed since, and what follows."""
+    path: Place | None
+    """The newest checkpoint, which loading may find damaged, and go further back; None where there is none."""
     passed_over: list[Steps]
     """Steps whose data the guards have passed over."""
     skipped: list[Steps]
     """With them, all steps whose data was passed over."""
-    new: bool = False
-    """There is no checkpoint to go on from."""
 
 
 def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool, allow_missing: bool, lock: Lock) -> Standing:
@@ -65,12 +62,13 @@ def look(folder: RunFolder, run: Run, mesh: Mesh, must_resume: bool, allow_missi
         for found in reversed(checkpoint.list_checkpoints(folder.checkpoints)):
             with suppress(checkpoint.DamagedCheckpoint):  # as loading passes over it, and says so
                 if found.fault is None:
-                    return Standing(found.step, _compare(run, found, allow_missing), *_skipped(found.path))
+                    _compare(run, found.path, found.step, allow_missing)
+                    return Standing(found.step, found.path, *_skipped(found.path))
         if must_resume:
             raise ConfigError("--resume", [f"run_folder = {folder.path} holds no complete checkpoint to go on from"])
         if folder.config.exists():
             compare(run, folder.config.read_bytes(), str(folder.config), 0)
-        return Standing(0, [], [], [], new=True)
+        return Standing(0, None, [], [])
 
     standing = broadcast_object(agreed(mesh, look_at_it), mesh)
     assert standing is not None
@@ -85,8 +83,29 @@ def _skipped(path: Place) -> tuple[list[Steps], list[Steps]]:
     return [(first, last) for first, last in passed_over], [(first, last) for first, last in skipped]
 
 
-def _compare(run: Run, found: Listed, other_model: bool) -> list[str]:
-    sentences = compare(run, read_file(found.path, CONFIG), str(found.path / CONFIG), found.step, other_model)
+def is_done(standing: Standing, run: Run, mesh: Mesh) -> bool:
+    """Whether the last step is made, and its checkpoint is as it was written; collective."""
+    if standing.path is None or standing.step < run.train.steps:
+        return False
+    try:
+        checkpoint.verify(standing.path, mesh)
+    except checkpoint.DamagedCheckpoint:  # as loading then says
+        return False
+    return True
+
+
+def changes(run: Run, path: str | None, step: int, allow_missing: bool, mesh: Mesh) -> list[str]:
+    """What has changed since the checkpoint `path` of a step, and what follows; collective. None: there is none."""
+
+    def compare_it() -> list[str]:
+        return _compare(run, place(path), step, allow_missing) if path and mesh.rank == 0 else []
+
+    sentences: list[str] = broadcast_object(agreed(mesh, compare_it), mesh)
+    return sentences
+
+
+def _compare(run: Run, path: Place, step: int, other_model: bool) -> list[str]:
+    sentences = compare(run, read_file(path, CONFIG), str(path / CONFIG), step, other_model)
     if run.init.from_:
         sentences.append(f"init.from = {run.init.from_} is not read: the run goes on from its own checkpoint")
     return sentences
@@ -113,16 +132,16 @@ def load(
     numbers: NumberGuard,
     allow_missing: bool = False,
     initial: Initial | None = None,
-) -> Position:
+) -> tuple[Position, str | None]:
     """The newest sound checkpoint into the engine, and what the guard knew then, or what a new run starts from;
-    collective."""
+    collective. Gives where the run stands, and the checkpoint's path."""
     extra: dict[str, Any] | None = checkpoint.load_latest(
         folder.checkpoints, engine, mesh, report.warn, allow_missing=allow_missing
     )
     if extra is None:
         if initial:
             fill(engine, initial, mesh)
-        return Position()
+        return Position(), None
     if extra["data"] is None:
         raise checkpoint.CheckpointError(
             f"{extra['path']} holds a model's weights and no state of a run; start a new run, whose init.from names it"
@@ -134,7 +153,7 @@ def load(
     if "guards" in extra:
         numbers.load(extra["guards"])
     _check_phases(batches.phases, Position(extra["step"], extra["samples"]), extra["path"])
-    return Position(extra["step"], extra["samples"], extra["tokens"])
+    return Position(extra["step"], extra["samples"], extra["tokens"]), extra["path"]
 
 
 def _check_phases(phases: Phases, position: Position, path: str) -> None:

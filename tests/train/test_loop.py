@@ -289,6 +289,42 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_anew(make):
         start(run)
 
 
+def damage(run, step):
+    """One bit of the largest file of a checkpoint, the size of which stays."""
+    files = (Path(run.run_folder) / "checkpoints" / f"step-{step:08}" / "tensors").iterdir()
+    file = max(files, key=lambda path: path.stat().st_size)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def test_what_is_said_at_a_start_is_of_the_checkpoint_that_is_loaded(make):
+    run = make(checkpoint={"every": 4, "keep_last": 9})
+    start(run, stop_after=8)
+    damage(run, 8)
+    longer = make(train={"steps": 24})
+    said = start(longer, stop_after=0)[1]
+    assert any(sentence.startswith("going on after step 4 ") for sentence in said)
+    old, new = rate_of(run, 5), rate_of(longer, 5)
+    assert f"the learning rate of step 5 was to be {old:.6g} and now is {new:.6g}" in said
+    assert not any("learning rate of step 9" in sentence for sentence in said)
+
+
+def test_a_finished_run_whose_last_checkpoint_is_damaged_makes_it_again(make, straight, run_on):
+    run = make(checkpoint={"every": 5, "keep_last": 9})
+    start(run)
+    damage(run, 12)
+    outcome, said = start(run)
+    assert outcome == Outcome.DONE
+    assert any(sentence.startswith("going on after step 10 ") for sentence in said)
+    assert_same_end(run, straight)
+    nothing = f"{run.run_folder} stands at step 12 of 12: nothing is left to do"
+    assert start(run) == (Outcome.DONE, [nothing])
+    assert run_on(2, start, run) == [(Outcome.DONE, [nothing])] * 2
+    damage(run, 12)
+    assert nothing not in run_on(2, start, run)[0][1]
+
+
 def test_divergence_stops_and_keeps_the_last_good_checkpoint(make):
     run = make(checkpoint={"every": 2})
     start(run, stop_after=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Protocol
 
@@ -19,6 +19,9 @@ from megaxf.checkpoint.weights import CONFIG, TENSORS, read_state_file
 from megaxf.parallel.boxes import PARTS, Piece
 from megaxf.parallel.collectives import gather_objects
 from megaxf.parallel.mesh import Mesh
+
+Anew = Callable[[str], torch.Tensor]
+"""Takes the name of a parameter, gives the whole of it in fp32."""
 
 
 class Target(Protocol):
@@ -38,7 +41,13 @@ class Target(Protocol):
 
 
 def load(
-    path: str | PathLike[str] | Place, engine: Target, mesh: Mesh, *, allow_missing: bool = False, say: Say = aloud
+    path: str | PathLike[str] | Place,
+    engine: Target,
+    mesh: Mesh,
+    *,
+    allow_missing: bool = False,
+    anew: Anew | None = None,
+    say: Say = aloud,
 ) -> dict[str, Any]:
     """Load one checkpoint into the engine; collective. Gives what was saved as `extra`, with "step" and "path" added.
 
@@ -47,6 +56,7 @@ def load(
 
     allow_missing: what the checkpoint lacks stays as it is in a fresh engine, what it has beyond the model is left
     alone, and `say` is told each of them, on rank 0. Tensors of other shapes are refused all the same.
+    anew: what that begins as, for an engine that may have trained since it was made.
     Raises DamagedCheckpoint where a file is gone, cut or altered, CheckpointError where the parameters of checkpoint
     and engine differ (all of them listed), on every rank.
     """
@@ -65,6 +75,8 @@ def load(
                 saved.fill(piece.key, piece.offsets, piece.values)
             elif piece.part != PARTS[0]:
                 piece.values.zero_()
+            elif anew is not None:
+                piece.values.copy_(piece.box_in(anew(piece.name)))
 
     together(mesh, fill)
     engine.loaded({"optimizer_step": state["optimizer_step"], **state["counters"]})
@@ -72,17 +84,17 @@ def load(
 
 
 def load_latest(
-    folder: str | PathLike[str] | Place, engine: Target, mesh: Mesh, say: Say = aloud, *, allow_missing: bool = False
+    folder: str | PathLike[str] | Place, engine: Target, mesh: Mesh, say: Say = aloud, **more: Any
 ) -> dict[str, Any] | None:
-    """Load the newest sound checkpoint of a folder as `load` does; None where the folder holds none; collective.
+    """Load the newest sound checkpoint of a folder as `load` does, which `more` is given to; collective.
 
-    A damaged one is passed over for the one before it; `say` is told, on rank 0.
+    None where the folder holds none. A damaged one is passed over for the one before it; `say` is told, on rank 0.
     Raises CheckpointError where there are checkpoints and none is sound: a run must not start anew unasked.
     """
     before = None
     while path := find_latest(folder, mesh, say, before=before):
         try:
-            return load(path, engine, mesh, allow_missing=allow_missing, say=say)
+            return load(path, engine, mesh, say=say, **more)
         except DamagedCheckpoint as error:
             before = step_of(path)
             if mesh.rank == 0:

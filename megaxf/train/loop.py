@@ -103,7 +103,7 @@ def train(
         initial = guards.agreed(mesh, lambda: open_initial(run, batches.tokenizer_folder())) if new else None
         engine = create(run, mesh, device)
         beat(standing.step, "load")
-        position, origin = load(folder, engine, mesh, batches, report, numbers, allow_missing, initial)
+        position, origin = load(folder, run, engine, mesh, batches, report, numbers, allow_missing, initial)
         environment = describe(mesh, device, launcher, position.step)
         guards.agreed(mesh, lambda: folder.write_start(run, environment, lock, report.warn) if mesh.rank == 0 else None)
         if mesh.rank == 0:
@@ -127,7 +127,7 @@ def train(
             if outcome is None:
                 run = without(run, numbers.skip_steps)
                 batches = guards.agreed(mesh, lambda run=run: open_run(run))  # type: ignore[misc]
-                position, _ = load(folder, engine, mesh, batches, report, numbers)
+                position, _ = load(folder, run, engine, mesh, batches, report, numbers, allow_missing)
         # A launcher ends all ranks when the first leaves with a code that is not 0: rank 0 has drawn by now.
         barrier(mesh)
         return outcome

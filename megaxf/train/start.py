@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+import torch
+
 from data_pipeline.loader.state import describe_change
 from data_pipeline.online.batches import OnlineBatches
 from data_pipeline.order.phases import Phases
@@ -15,6 +17,7 @@ from megaxf.checkpoint.weights import CONFIG
 from megaxf.config import Run, to_yaml
 from megaxf.config_errors import ConfigError
 from megaxf.engine import Engine
+from megaxf.models.initialize import initial_weight
 from megaxf.parallel.collectives import broadcast_object, gather_objects
 from megaxf.parallel.mesh import Mesh
 from megaxf.train.console import Report
@@ -125,6 +128,7 @@ def same_on_all_ranks(run: Run, batches: AnyBatches, mesh: Mesh) -> None:
 
 def load(
     folder: RunFolder,
+    run: Run,
     engine: Engine,
     mesh: Mesh,
     batches: AnyBatches,
@@ -135,8 +139,12 @@ def load(
 ) -> tuple[Position, str | None]:
     """The newest sound checkpoint into the engine, and what the guard knew then, or what a new run starts from;
     collective. Gives where the run stands, and the checkpoint's path."""
+
+    def anew(name: str) -> torch.Tensor:
+        return initial_weight(engine.placed.model, name, engine.placed.shapes[name], run.seed)
+
     extra: dict[str, Any] | None = checkpoint.load_latest(
-        folder.checkpoints, engine, mesh, report.warn, allow_missing=allow_missing
+        folder.checkpoints, engine, mesh, report.warn, allow_missing=allow_missing, anew=anew
     )
     if extra is None:
         if initial:

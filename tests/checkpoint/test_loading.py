@@ -74,5 +74,8 @@ def test_what_is_missing_begins_anew_where_that_is_asked_for(tmp_path, holder, m
     assert all(torch.equal(target.tensors["a"][part], source.tensors["a"][part]) for part in target.tensors["a"])
     assert torch.equal(target.tensors["c"]["master"], fresh.tensors["c"]["master"])
     assert not target.tensors["c"]["exp_avg"].any() and not target.tensors["c"]["exp_avg_sq"].any()
+    begins = torch.tensor([1.0, 2.0, 3.0])
+    load(path, target, mesh, allow_missing=True, anew={"c": begins}.__getitem__)
+    assert torch.equal(target.tensors["c"]["master"], begins)
     with pytest.raises(CheckpointError, match=r"a is \[2\] in the checkpoint and \[4\] in the model"):
         load(path, holder(shapes={"a": (4,)}), mesh, allow_missing=True, say=said.append)

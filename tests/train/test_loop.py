@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 
 import fsspec
@@ -13,6 +14,7 @@ from megaxf.checkpoint import CheckpointError
 from megaxf.config_errors import ConfigError
 from megaxf.models.initialize import initialize
 from megaxf.models.llama import Model
+from megaxf.train import loop
 from megaxf.train.guards import Outcome
 from megaxf.train.schedules import rate_of
 from tests.train.kit import (
@@ -365,3 +367,41 @@ def test_another_model_goes_on_where_that_is_asked_for(make):
     after = weights(other)
     assert after.keys() - before.keys() == norms and all((after[name] - 1).abs().max() < 0.05 for name in norms)
     assert all((after[name] - before[name]).abs().max() < 0.05 for name in before)
+
+
+def going_on(run, bad=()):
+    """Go on with another model; the loss of these steps is not finite when they are first made."""
+    create = loop.create
+
+    def planted(*arguments):
+        engine = create(*arguments)
+        plain, left = engine.train_step, list(bad)
+
+        def train_step(*batch):
+            result = plain(*batch)
+            if engine.optimizer_step in left:
+                left.remove(engine.optimizer_step)
+                return result._replace(loss=math.nan)
+            return result
+
+        engine.train_step = train_step
+        return engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "create", planted)
+        return start(run, allow_missing=True)
+
+
+@pytest.mark.parametrize(("ranks", "zero_stage"), [(1, 0), (2, 1)])
+def test_another_model_begins_anew_in_a_rewind_too(make, run_on, ranks, zero_stage):
+    """What the checkpoint lacks has learned from the data that is passed over, and must not keep that."""
+    start(make(), stop_after=3)
+    folder, changed = Path(make().run_folder), {"model": {"qk_norm": True}, "engine": {"zero_stage": zero_stage}}
+    shutil.copytree(folder, f"{folder}-told")
+    run = make(guards={"on_non_finite": "rewind-and-skip-data"}, checkpoint={"every": 50}, **changed)
+    for outcome, said in run_on(ranks, going_on, run, (5,)):
+        assert outcome == Outcome.DONE
+        assert "back to the checkpoint of step 3 and pass over the data of steps 4 to 5" in " ".join(said)
+    told = make(run_folder=f"{folder}-told", data={"skip_steps": [[4, 5]]}, **changed)
+    run_on(ranks, going_on, told)
+    assert_same_end(run, told)

@@ -40,11 +40,6 @@ an example, from text to a trained model:
 
 USER_FAULT, INTERRUPTED = 2, 130
 
-_PATH_FAULTS = {
-    getattr(errno, name) for name in ("EACCES", "EPERM", "EROFS", "ENOTDIR", "EISDIR", "EEXIST", "ENAMETOOLONG")
-}
-"""What the operating system says of a path that was ill chosen; a file that is not there may be our own mistake."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; `argv` is sys.argv[1:] by default. Returns the exit code."""
@@ -90,11 +85,6 @@ def run_verb(verb: str, argv: Sequence[str], quiet: bool = False) -> int:
     except BrokenPipeError:
         sys.stdout = None  # so that nothing is flushed into the closed pipe at exit
         return 141
-    except OSError as error:
-        if error.errno not in _PATH_FAULTS or error.filename is None:
-            raise
-        # Said on every rank: a path may be right on one host and wrong on another.
-        return fail(f"{os.fsdecode(error.filename)}: cannot be used: {error.strerror}")
     except ValueError as error:
         if not getattr(error, "user_fault", False):
             raise
@@ -103,7 +93,8 @@ def run_verb(verb: str, argv: Sequence[str], quiet: bool = False) -> int:
         # What a disk or its server does is no fault of the user's: whoever started this may try again.
         if error.filename is None or error.errno in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT):
             raise
-        return fail(f"{os.fsdecode(error.filename)}: {error.strerror}")
+        # Said on every rank: a path may be right on one host and wrong on another.
+        return fail(f"{os.fsdecode(error.filename)}: cannot be used: {error.strerror}")
 
 
 def verbs(group: str = "") -> list[str]:

@@ -43,8 +43,8 @@ def without(kind):
 def own_count_only(original):
     """Sums whose scale is the mean of the ranks' means."""
 
-    def start(self, batches, axis, *rest):
-        original(self, batches, axis, *rest)
+    def start(self, batches, idle_rows, axis, *rest):
+        original(self, batches, idle_rows, axis, *rest)
         self.scale = 1 / (axis.size * max(1, sum(batch.counted() for batch in batches)))
 
     return start
